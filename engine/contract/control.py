@@ -1,0 +1,113 @@
+"""Rare messages: opening an epoch, heartbeats. JSON on the wire, so that any NATS client can read them."""
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, Self
+
+import orjson
+
+from engine.contract.errors import FrameError
+
+PROTOCOL_VERSION = 1
+HEARTBEAT_SECONDS = 1.0
+SUSPECT_SECONDS = 3.5  # three heartbeats missed
+
+Profile = Literal["exact", "fast"]
+WorkerState = Literal["loading", "ready", "serving", "draining"]
+
+
+class JsonMessage:
+    """A frozen dataclass that travels as one JSON object; unknown fields are ignored, missing ones are errors."""
+
+    def encode(self) -> bytes:
+        """This message as JSON."""
+        return orjson.dumps(asdict(self))  # type: ignore[call-overload]
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read a message; raises FrameError when it is not JSON or a field is missing."""
+        try:
+            found: dict[str, Any] = orjson.loads(data)
+            known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+            return cls(**{name: value for name, value in found.items() if name in known})
+        except (orjson.JSONDecodeError, TypeError, AttributeError) as error:
+            raise FrameError(f"not a {cls.__name__}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open(JsonMessage):
+    """Decoder to worker: adopt this epoch, forget everything before it, send results on to these places."""
+
+    epoch: int
+    decoder: str
+    done: str  # subject of step results and failures
+    next_subject: str  # "" for the last stage
+    next_incarnation: int  # 0 for the last stage
+    protocol: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened(JsonMessage):
+    """A worker's answer to Open; `code` is "" when it agreed."""
+
+    epoch: int  # the worker's epoch after handling the message
+    incarnation: int
+    code: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageHeartbeat(JsonMessage):
+    """What a worker says of itself every second."""
+
+    stage: int
+    stages: int
+    incarnation: int
+    state: WorkerState
+    epoch: int
+    model: str  # slug
+    split: str  # digest that all shards of one split share
+    protocol: int
+    profile: Profile
+    runner: str
+    device: str
+    host: str
+    pid: int
+    # capabilities
+    blocks: int
+    block_size: int  # tokens; 0 when the runner keeps no blocks
+    slots: int  # 0 when the runner keeps no slots
+    min_row_tokens: int
+    max_row_tokens: int  # 0: no limit
+    context_length: int
+    # load
+    waiting: int  # steps
+    oldest_ms: float
+    busy_share: float  # of the last window, 0 to 1
+    step_ms_p50: float
+    step_ms_p95: float
+    steps: int
+    refused: int
+    memory_mb: float
+    equalities: dict[str, bool] = field(default_factory=dict[str, bool])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderHeartbeat(JsonMessage):
+    """What a decoder says of itself every second."""
+
+    decoder: str
+    state: Literal["waiting", "opening", "serving", "draining"]
+    waits_for: str  # "" when serving
+    epoch: int
+    model: str
+    host: str
+    pid: int
+    waiting: int  # requests admitted to the process, not yet running
+    running: int  # requests
+    blocks: int
+    free_blocks: int
+    steps: int
+    steps_in_flight: int
+    replays: int  # epochs raised after the first
+    tokens: int  # generated since start
+    tokens_per_second: float  # over the last window

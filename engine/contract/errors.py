@@ -1,0 +1,98 @@
+"""Everything that can go wrong on purpose, and who handles it.
+
+ShardlineError
+  UsageError                 wrong input to a command             -> the command prints it and exits 2
+  ManifestError              shards missing, altered, foreign     -> the command prints it and exits 1
+  CutError                   this graph cannot be cut             -> shard-export prints it and exits 1
+  DeviceError                OpenVINO refused to load or compile  -> stage-run prints it and exits 1
+  BrokerError                broker missing or unfit              -> the command prints it and exits 1
+    NoResponderError         nobody subscribes to a subject       -> the caller decides
+    LeaseLostError           another decoder owns the pipeline    -> decoder-run stops serving
+  PromptError                a prompt that cannot be answered     -> an error event to its client
+  FrameError                 bytes that are not a frame of ours   -> the receiver counts and drops them
+  StepError                  a step a stage must not compute      -> StepFailed to the decoder
+Any other exception is a bug: it ends the process.
+"""
+
+from enum import StrEnum
+
+
+class ErrorCode(StrEnum):
+    """The same word on the wire, in logs and in metrics."""
+
+    # prompts
+    INVALID_PROMPT = "invalid_prompt"
+    UNKNOWN_FIELD = "unknown_field"
+    PROMPT_TOO_LONG = "prompt_too_long"
+    TOO_LARGE = "too_large"
+    TOO_MANY_DELIVERIES = "too_many_deliveries"
+    DUPLICATE_ID = "duplicate_id"
+    OVERLOADED = "overloaded"
+    UNAVAILABLE = "unavailable"
+    INTERNAL = "internal"
+    # steps
+    WRONG_VERSION = "wrong_version"
+    MALFORMED_FRAME = "malformed_frame"
+    STALE_EPOCH = "stale_epoch"
+    UNKNOWN_EPOCH = "unknown_epoch"
+    STEP_GAP = "step_gap"
+    STEP_REPEATED = "step_repeated"
+    FOREIGN_INCARNATION = "foreign_incarnation"
+    INVALID_ROWS = "invalid_rows"
+    DEVICE_FAILED = "device_failed"
+
+
+class ShardlineError(Exception):
+    """Root of the errors that are part of the contract."""
+
+
+class UsageError(ShardlineError):
+    """Wrong input to a command."""
+
+
+class ManifestError(ShardlineError):
+    """Shards on disk are missing, altered or do not belong together."""
+
+
+class CutError(ShardlineError):
+    """The graph cannot be cut there; names the operation."""
+
+
+class DeviceError(ShardlineError):
+    """OpenVINO could not load, compile or run a shard on the device."""
+
+
+class BrokerError(ShardlineError):
+    """The broker is missing, or lacks something that is needed."""
+
+
+class NoResponderError(BrokerError):
+    """Nobody subscribes to the subject of a request."""
+
+
+class LeaseLostError(BrokerError):
+    """Another decoder has taken the pipeline's lease."""
+
+
+class PromptError(ShardlineError):
+    """A prompt that cannot be answered; becomes an error event."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class FrameError(ShardlineError):
+    """Bytes that are not a frame of this version."""
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.MALFORMED_FRAME) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class StepError(ShardlineError):
+    """A step that a stage must refuse; nothing has been computed."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code

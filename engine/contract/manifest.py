@@ -1,0 +1,121 @@
+"""What a split is made of: the manifest beside the shards, and how it is read and checked."""
+
+import hashlib
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import orjson
+
+from engine.contract.errors import ManifestError
+
+SCHEMA: Final = 1
+MANIFEST_NAME: Final = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileDigest:
+    """One file of a split."""
+
+    path: str  # relative to the split's folder, with forward slashes
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageManifest:
+    """One stage: layers [first_layer, last_layer) and the files of its shard."""
+
+    index: int
+    first_layer: int
+    last_layer: int
+    model: str  # path of the shard's .xml, relative
+    files: tuple[FileDigest, ...]
+    weight_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Everything a worker, a decoder and a client need to know of a split."""
+
+    schema: int
+    name: str  # for people
+    slug: str  # in subjects: [A-Za-z0-9_-]
+    source_digest: str  # sha256 over the source's files
+    split: str  # digest over the shards: equal only for workers of one split
+    layers: int
+    hidden_size: int
+    vocabulary: int
+    context_length: int
+    kv_bytes_per_token: int  # f32, of all layers together
+    beam_gather: bool
+    stages: tuple[StageManifest, ...]
+    tokenizer_kind: Literal["huggingface", "openvino"]
+    tokenizer_files: tuple[FileDigest, ...]  # under tokenizer/
+    chat_template: str  # "" when the model has none
+    eos_ids: tuple[int, ...]
+    bos_id: int | None = None
+    generation_defaults: dict[str, Any] = field(default_factory=dict[str, Any])
+    hidden_dtype: Literal["f32"] = "f32"
+    versions: dict[str, str] = field(default_factory=dict[str, str])  # openvino, shardline
+
+    def save(self, folder: Path) -> None:
+        """Write manifest.json into the folder."""
+        (folder / MANIFEST_NAME).write_bytes(orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2))
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """Read and check the manifest of a split. Raises ManifestError."""
+    path = folder / MANIFEST_NAME
+    try:
+        fields: dict[str, Any] = orjson.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise ManifestError(f"no {MANIFEST_NAME} in {folder}: run 'shard-export split … --out {folder}' first") from error
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise ManifestError(f"{path} cannot be read: {error}") from error
+    schema = fields.get("schema") if isinstance(fields, dict) else None  # type: ignore[reportUnnecessaryIsInstance]
+    if schema != SCHEMA:
+        raise ManifestError(
+            f"{path} has schema {schema}, this shardline reads {SCHEMA}: install the shardline that made it, or split again"
+        )
+    try:
+        fields["stages"] = tuple(_stage(stage) for stage in fields["stages"])
+        fields["tokenizer_files"] = _files(fields["tokenizer_files"])
+        fields["eos_ids"] = tuple(fields["eos_ids"])
+        return Manifest(**fields)
+    except (KeyError, TypeError) as error:
+        raise ManifestError(f"{path} is not a manifest: {error}") from error
+
+
+def _stage(fields: dict[str, Any]) -> StageManifest:
+    return StageManifest(**{**fields, "files": _files(fields["files"])})
+
+
+def _files(entries: list[dict[str, Any]]) -> tuple[FileDigest, ...]:
+    return tuple(FileDigest(**entry) for entry in entries)
+
+
+def digest_file(root: Path, path: Path) -> FileDigest:
+    """Size and sha256 of a file, named relative to `root`."""
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return FileDigest(path=path.relative_to(root).as_posix(), bytes=path.stat().st_size, sha256=sha256)
+
+
+def check_files(folder: Path, files: tuple[FileDigest, ...]) -> None:
+    """Compare files on disk with their digests. Raises ManifestError naming the first that differs."""
+    for entry in files:
+        path = folder / entry.path
+        if not path.is_file():
+            raise ManifestError(f"{path} is missing: copy the whole split again")
+        if digest_file(folder, path) != entry:
+            raise ManifestError(f"{path} differs from the manifest (sha256): copy it again or split again")
+
+
+def stage_manifest(manifest: Manifest, index: int) -> StageManifest:
+    """The stage of that index. Raises ManifestError."""
+    if not 0 <= index < len(manifest.stages):
+        raise ManifestError(
+            f"no stage {index}: this split has {len(manifest.stages)} stages, 0 to {len(manifest.stages) - 1}"
+        )
+    return manifest.stages[index]

@@ -1,0 +1,195 @@
+"""What a client may ask, and what it gets back. Field names are OpenAI's."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+import orjson
+
+from engine.contract.errors import ErrorCode, PromptError
+from engine.contract.ids import RequestId
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+MAX_ID_LENGTH: Final = 64
+MAX_STOP_STRINGS: Final = 16
+MAX_STOP_LENGTH: Final = 256  # characters: text is held back for as long as a stop string could still begin
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptRequest:
+    """One question. Exactly one of `prompt` (raw text) and `messages` (through the chat template) is set."""
+
+    id: RequestId | None = None
+    prompt: str | None = None
+    messages: tuple[Mapping[str, str], ...] | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+
+def parse_prompt(data: bytes) -> PromptRequest:
+    """Read a prompt message: a JSON object, or plain text taken as one user message.
+
+    Raises PromptError: not UTF-8, empty, broken JSON, unknown or impossible fields.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise PromptError(ErrorCode.INVALID_PROMPT, f"the prompt is not UTF-8: {error.reason}") from error
+    if not text.strip():
+        raise PromptError(ErrorCode.INVALID_PROMPT, "the prompt is empty")
+    if not text.lstrip().startswith("{"):
+        return PromptRequest(messages=({"role": "user", "content": text},))
+    try:
+        fields: dict[str, Any] = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise PromptError(
+            ErrorCode.INVALID_PROMPT, f"the prompt starts with '{{' but is not JSON: {error}"
+        ) from error
+    return prompt_from_fields(fields)
+
+
+def prompt_from_fields(fields: Mapping[str, Any]) -> PromptRequest:
+    """Validate the fields of a prompt. Raises PromptError naming the field."""
+    unknown = sorted(set(fields) - set(_READERS))
+    if unknown:
+        raise PromptError(
+            ErrorCode.UNKNOWN_FIELD,
+            f"unknown field {unknown[0]!r}; known are {', '.join(sorted(_READERS))}",
+        )
+    values = {name: _READERS[name](name, value) for name, value in fields.items() if value is not None}
+    if ("prompt" in values) == ("messages" in values):
+        raise PromptError(ErrorCode.INVALID_PROMPT, "exactly one of 'prompt' and 'messages' is needed")
+    return PromptRequest(**values)
+
+
+def _wrong(name: str, expected: str) -> PromptError:
+    return PromptError(ErrorCode.INVALID_PROMPT, f"{name!r} must be {expected}")
+
+
+def _id(name: str, value: object) -> RequestId:
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        raise _wrong(name, f"1 to {MAX_ID_LENGTH} of A-Z a-z 0-9 _ -")
+    return RequestId(value)
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise _wrong(name, "a text that is not empty")
+    return value
+
+
+def _messages(name: str, value: object) -> tuple[Mapping[str, str], ...]:
+    if not isinstance(value, list) or not value:
+        raise _wrong(name, "a list of messages that is not empty")
+    for message in value:  # type: ignore[reportUnknownVariableType]
+        if (
+            not isinstance(message, dict)
+            or set(message) != {"role", "content"}  # type: ignore[reportUnknownArgumentType]
+            or not all(isinstance(part, str) for part in message.values())  # type: ignore[reportUnknownVariableType]
+        ):
+            raise _wrong(name, 'objects with "role" and "content", both texts')
+    return tuple(value)  # type: ignore[reportUnknownArgumentType]
+
+
+def _positive(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise _wrong(name, "a whole number of at least 1")
+    return value
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(name, "true or false")
+    return value
+
+
+def _stop(name: str, value: object) -> tuple[str, ...]:
+    texts: list[object] = [value] if isinstance(value, str) else list(value) if isinstance(value, list) else []  # type: ignore[reportUnknownArgumentType]
+    if not 1 <= len(texts) <= MAX_STOP_STRINGS or not all(
+        isinstance(text, str) and 1 <= len(text) <= MAX_STOP_LENGTH for text in texts
+    ):
+        raise _wrong(name, f"a text or up to {MAX_STOP_STRINGS} texts of 1 to {MAX_STOP_LENGTH} characters")
+    return tuple(str(text) for text in texts)
+
+
+_READERS: Final[dict[str, Any]] = {
+    "id": _id,
+    "prompt": _text,
+    "messages": _messages,
+    "max_tokens": _positive,
+    "stop": _stop,
+    "ignore_eos": _flag,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of one request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and answer together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Milliseconds of one request, from its arrival at the decoder."""
+
+    queued: float  # until admitted to the pipeline
+    first_token: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenEvent:
+    """Some more of an answer. `seq` counts from 0 without gaps, the final event included."""
+
+    request: RequestId
+    seq: int
+    text: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalEvent:
+    """The end of an answer: the whole text and all ids, or an error."""
+
+    request: RequestId
+    seq: int
+    text: str
+    ids: tuple[int, ...]
+    finish_reason: FinishReason
+    usage: Usage
+    timings: Timings
+    error: Mapping[str, str] | None = None  # code and message
+
+
+Event = TokenEvent | FinalEvent
+
+
+def encode_event(event: Event) -> bytes:
+    """An event as one JSON object."""
+    fields = asdict(event)
+    if isinstance(event, FinalEvent):
+        fields["final"] = True
+        if event.error is None:
+            del fields["error"]
+    return orjson.dumps(fields)
+
+
+def decode_event(data: bytes) -> Event:
+    """Read an event; raises KeyError, TypeError or JSONDecodeError on anything else."""
+    fields: dict[str, Any] = orjson.loads(data)
+    fields["ids"] = tuple(fields["ids"])
+    if not fields.pop("final", False):
+        return TokenEvent(**fields)
+    fields["usage"], fields["timings"] = Usage(**fields["usage"]), Timings(**fields["timings"])
+    return FinalEvent(**fields)

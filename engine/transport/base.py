@@ -1,0 +1,150 @@
+"""The one seam between our code and the broker: bytes in, bytes out, and two durable things.
+
+Rules that every transport keeps, the in-process twin included:
+- order is kept per sender and subject; delivery is at most once;
+- a publish with a `reply` to a subject that nobody subscribes to brings an `Incoming` with `no_responder` to `reply`;
+- an inbox is bounded; what does not fit is dropped and counted, as the broker does with a slow consumer.
+"""
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One message as it arrived."""
+
+    subject: str
+    data: bytes
+    reply: str = ""
+    no_responder: bool = False  # the broker's 503: nobody subscribes to the subject this answers for
+    arrived: float = 0.0  # time.monotonic() when it entered the inbox, seconds
+
+
+class Inbox(Protocol):
+    """Messages of one subscription, in arrival order."""
+
+    dropped: int
+
+    @property
+    def waiting(self) -> int:
+        """Messages that have arrived and were not taken."""
+        ...
+
+    @property
+    def oldest(self) -> float | None:
+        """When the oldest waiting message arrived (time.monotonic()), or None."""
+        ...
+
+    async def get(self) -> Incoming:
+        """The next message; waits for one."""
+        ...
+
+    def take(self) -> Incoming | None:
+        """The next message if one is waiting."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """Prompts in the durable queue."""
+
+    pending: int  # waiting
+    working: int  # handed out, not acknowledged
+    redelivered: int  # of those, handed out more than once
+    dead: int  # given up
+
+
+class Job(Protocol):
+    """One prompt taken from the work queue. Unless settled it comes back after the queue's ack wait."""
+
+    data: bytes
+    sequence: int
+    deliveries: int  # 1 the first time
+
+    async def done(self) -> None:
+        """Answered: remove it. Returns once the broker has confirmed."""
+        ...
+
+    async def keep(self) -> None:
+        """Still being worked on: restart its ack wait."""
+        ...
+
+    async def give_back(self, delay: float) -> None:
+        """Hand it to somebody else after `delay` seconds."""
+        ...
+
+    async def bury(self, reason: str) -> None:
+        """Give it up: a dead letter {sequence, reason, data} is stored, the prompt removed."""
+        ...
+
+
+class WorkQueue(Protocol):
+    """The durable queue of prompts of one model."""
+
+    async def put(self, data: bytes, *, message_id: str = "") -> int:
+        """Store a prompt; its sequence number. Raises BrokerError when the queue is full or missing."""
+        ...
+
+    async def take(self, limit: int, *, timeout: float) -> list[Job]:
+        """Up to `limit` prompts, waiting at most `timeout` seconds for the first; empty if there is none."""
+        ...
+
+    async def depth(self) -> QueueDepth:
+        """How many prompts wait, are worked on, are dead."""
+        ...
+
+
+class Lease(Protocol):
+    """One value under compare-and-set. Its revision is the epoch of the pipeline."""
+
+    async def read(self) -> tuple[int, bytes] | None:
+        """(revision, value), or None when there is none."""
+        ...
+
+    async def write(self, value: bytes, *, after: int) -> int:
+        """Replace the value of revision `after` (0: there is none); the new, larger revision. Raises LeaseLostError."""
+        ...
+
+
+class Transport(Protocol):
+    """A connection to the broker."""
+
+    @property
+    def max_payload(self) -> int:
+        """Largest message the broker takes, in bytes, headers included."""
+        ...
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker is reachable right now, as far as known."""
+        ...
+
+    async def publish(self, subject: str, data: bytes, *, reply: str = "") -> None:
+        """Send; returns once the client has accepted it. Raises BrokerError when it is too large or not connected."""
+        ...
+
+    async def request(self, subject: str, data: bytes, *, timeout: float) -> Incoming:
+        """Send and wait for one reply. Raises NoResponderError, or TimeoutError after `timeout` seconds."""
+        ...
+
+    def subscribe(
+        self, subject: str, *, limit: int = 4096, group: str = ""
+    ) -> AbstractAsyncContextManager[Inbox]:
+        """Subscribe; once entered, nothing sent to the subject from then on is missed. `limit` in messages."""
+        ...
+
+    async def barrier(self) -> None:
+        """Return once the broker has acted on everything sent so far."""
+        ...
+
+    async def work_queue(
+        self, *, stream: str, subject: str, dead_stream: str, dead_subject: str
+    ) -> WorkQueue:
+        """The durable queue, created if missing. Raises BrokerError when the broker has no JetStream."""
+        ...
+
+    async def lease(self, *, bucket: str, key: str) -> Lease:
+        """A lease, its bucket created if missing. Raises BrokerError when the broker has no JetStream."""
+        ...

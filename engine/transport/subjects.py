@@ -1,0 +1,92 @@
+"""The whole message map: every subject of one model in one deployment."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from engine.contract.errors import UsageError
+from engine.contract.ids import Incarnation, RequestId, StageIndex
+
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """Subjects `shardline.<deployment>.<model>.…`; nothing user-controlled goes into one without a check."""
+
+    deployment: str
+    model: str
+
+    def __post_init__(self) -> None:
+        for what, name in (("deployment", self.deployment), ("model", self.model)):
+            if not _TOKEN.fullmatch(name):
+                raise UsageError(f"{what} {name!r} must be 1 to 64 of A-Z a-z 0-9 _ -")
+
+    @property
+    def root(self) -> str:
+        """What all subjects start with."""
+        return f"shardline.{self.deployment}.{self.model}"
+
+    @property
+    def generate(self) -> str:
+        """Request/reply with streamed replies."""
+        return f"{self.root}.generate"
+
+    @property
+    def prompt(self) -> str:
+        """Captured by the JetStream work queue."""
+        return f"{self.root}.prompt"
+
+    @property
+    def dead(self) -> str:
+        """Prompts given up, with their reason; captured by a JetStream stream."""
+        return f"{self.root}.dead"
+
+    @property
+    def heartbeats(self) -> str:
+        """All heartbeats (a wildcard)."""
+        return f"{self.root}.heartbeat.>"
+
+    @property
+    def prompt_stream(self) -> str:
+        """Name of the work queue's stream."""
+        return f"SHARDLINE_{self.deployment}_{self.model}_PROMPTS"
+
+    @property
+    def dead_stream(self) -> str:
+        """Name of the dead letters' stream."""
+        return f"SHARDLINE_{self.deployment}_{self.model}_DEAD"
+
+    @property
+    def lease_bucket(self) -> str:
+        """Name of the key-value bucket that holds the pipeline's lease."""
+        return f"SHARDLINE_{self.deployment}_{self.model}_LEASE"
+
+    def stage(self, index: StageIndex | int, incarnation: Incarnation | int) -> str:
+        """Steps into one worker."""
+        return f"{self.root}.stage.{index}.{incarnation}"
+
+    def stage_control(self, index: StageIndex | int, incarnation: Incarnation | int) -> str:
+        """Open (request/reply) for one worker."""
+        return f"{self.root}.control.stage.{index}.{incarnation}"
+
+    def done(self, decoder: str) -> str:
+        """Step results and failures, straight to a decoder."""
+        return f"{self.root}.done.{decoder}"
+
+    def tokens(self, request: RequestId) -> str:
+        """Numbered token events and the final one."""
+        return f"{self.root}.tokens.{request}"
+
+    @property
+    def cancel(self) -> str:
+        """Payload: the id of a request to stop."""
+        return f"{self.root}.control.cancel"
+
+    def stage_heartbeat(self, index: StageIndex | int) -> str:
+        """A worker's heartbeat."""
+        return f"{self.root}.heartbeat.stage.{index}"
+
+    def decoder_heartbeat(self, decoder: str) -> str:
+        """A decoder's heartbeat."""
+        return f"{self.root}.heartbeat.decoder.{decoder}"

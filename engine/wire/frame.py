@@ -1,0 +1,142 @@
+"""One binary frame: prelude, int32 section, rare JSON section, tensor. Little-endian, no pickle, one copy each way.
+
+    offset  size
+         0     4  magic "SHRD"
+         4     1  version
+         5     1  kind: 1 step, 2 step result, 3 step failed
+         6     1  dtype of the tensor: 0 none, 1 int32, 2 float32
+         7     1  stage (step failed only)
+         8     8  epoch
+        16     8  step number
+        24     8  incarnation: of the worker addressed (step) or speaking (result, failed)
+        32     4  rows
+        36     4  blocks
+        40     4  bytes of the JSON section (without padding)
+        44     4  first dimension of the tensor
+        48     4  second dimension of the tensor (0: the tensor is flat)
+        52    12  zero
+        64        int32 section: rows x 6, blocks · JSON section, padded to 16 · tensor
+"""
+
+import struct
+from collections.abc import Mapping
+from typing import Any, Final, assert_never
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from engine.contract.errors import ErrorCode, FrameError
+from engine.contract.ids import Epoch, Incarnation, StageIndex, StepNumber
+from engine.contract.messages import ROW_COLUMNS, Frame, Rows, Step, StepFailed, StepResult
+
+MAGIC: Final = b"SHRD"
+VERSION: Final = 1
+PRELUDE: Final = struct.Struct("<4sBBBBQQQIIIII12x")
+FRAME_MARGIN: Final = 4096  # bytes of max_payload that a frame leaves for broker headers
+_ALIGN: Final = 16
+_STEP, _RESULT, _FAILED = 1, 2, 3
+_DTYPES: Final[dict[int, np.dtype[Any]]] = {1: np.dtype("<i4"), 2: np.dtype("<f4")}
+_CODES: Final = {dtype: code for code, dtype in _DTYPES.items()}
+
+
+def encode(frame: Frame) -> bytes:
+    """A frame's bytes; one copy of the tensor."""
+    match frame:
+        case Step():
+            return _encode(_STEP, 0, frame, frame.rows, frame.value, frame.extra)
+        case StepResult():
+            return _encode(_RESULT, 0, frame, None, frame.tokens, frame.extra)
+        case StepFailed():
+            extra = {"code": frame.code, "message": frame.message}
+            return _encode(_FAILED, frame.stage, frame, None, None, extra)
+        case _:
+            assert_never(frame)
+
+
+def _encode(
+    kind: int,
+    stage: int,
+    frame: Frame,
+    rows: Rows | None,
+    tensor: npt.NDArray[Any] | None,
+    extra: Mapping[str, Any],
+) -> bytes:
+    table = b"" if rows is None else _bytes_of(rows.table)
+    blocks = b"" if rows is None else _bytes_of(rows.blocks)
+    json = orjson.dumps(extra) if extra else b""
+    dims = (0, 0) if tensor is None else (tensor.shape[0], tensor.shape[1] if tensor.ndim == 2 else 0)
+    prelude = PRELUDE.pack(
+        MAGIC, VERSION, kind, 0 if tensor is None else _CODES[tensor.dtype], stage,
+        frame.epoch, frame.number, frame.incarnation,
+        0 if rows is None else rows.count, len(blocks) // 4, len(json), *dims,
+    )  # fmt: skip
+    used = len(prelude) + len(table) + len(blocks) + len(json)
+    padding = bytes(-used % _ALIGN)
+    return b"".join((prelude, table, blocks, json, padding, b"" if tensor is None else _bytes_of(tensor)))
+
+
+def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
+    if not array.size:
+        return memoryview(b"")
+    return memoryview(np.ascontiguousarray(array)).cast("B")
+
+
+def decode(data: bytes) -> Frame:
+    """Read a frame without copying its arrays (they are read-only views). Raises FrameError on anything else."""
+    if len(data) < PRELUDE.size or data[:4] != MAGIC:
+        raise FrameError(f"{len(data)} bytes that do not start a frame")
+    if data[4] != VERSION:
+        raise FrameError(
+            f"frame of protocol version {data[4]}, this process speaks {VERSION}: install the same shardline everywhere",
+            ErrorCode.WRONG_VERSION,
+        )
+    _, _, kind, dtype, stage, epoch, number, incarnation, rows, blocks, json, dim0, dim1 = PRELUDE.unpack_from(data)
+    ints = 4 * (rows * ROW_COLUMNS + blocks)
+    tensor_at = PRELUDE.size + ints + json
+    tensor_at += -tensor_at % _ALIGN
+    count = dim0 * dim1 if dim1 else dim0
+    if len(data) != tensor_at + 4 * count or (dtype not in _DTYPES and (dtype or count)):
+        raise FrameError(f"frame of {len(data)} bytes, its prelude says {tensor_at + 4 * count}")
+    extra = _json(data[PRELUDE.size + ints : PRELUDE.size + ints + json])
+    where = {"epoch": Epoch(epoch), "number": StepNumber(number), "incarnation": Incarnation(incarnation)}
+    tensor = np.frombuffer(data, _DTYPES.get(dtype, np.dtype("<i4")), count, tensor_at)
+    if dim1:
+        tensor = tensor.reshape(dim0, dim1)
+    if kind == _STEP:
+        return Step(rows=_rows(data, rows, blocks), value=tensor, extra=extra, **where)
+    if kind == _RESULT and tensor.dtype == np.int32:
+        return StepResult(tokens=tensor, extra=extra, **where)
+    if kind == _FAILED:
+        code, message = _failure(extra)
+        return StepFailed(stage=StageIndex(stage), code=code, message=message, **where)
+    raise FrameError(f"frame of unknown kind {kind}")
+
+
+def _rows(data: bytes, rows: int, blocks: int) -> Rows:
+    ints = np.frombuffer(data, np.dtype("<i4"), rows * ROW_COLUMNS + blocks, PRELUDE.size)
+    return Rows(ints[: rows * ROW_COLUMNS].reshape(rows, ROW_COLUMNS), ints[rows * ROW_COLUMNS :])
+
+
+def _json(data: bytes) -> dict[str, Any]:
+    if not data:
+        return {}
+    try:
+        found = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise FrameError(f"JSON section of a frame: {error}") from error
+    if not isinstance(found, dict):
+        raise FrameError("JSON section of a frame is not an object")
+    return found  # type: ignore[reportUnknownVariableType]
+
+
+def _failure(extra: dict[str, Any]) -> tuple[ErrorCode, str]:
+    try:
+        return ErrorCode(extra["code"]), str(extra["message"])
+    except (KeyError, ValueError) as error:
+        raise FrameError(f"failure frame without a known code: {error}") from error
+
+
+def step_bytes(*, rows: int, blocks: int, tokens: int, hidden: int) -> int:
+    """Size of the largest frame of such a step between two stages, in bytes (tensor float32)."""
+    return PRELUDE.size + 4 * (rows * ROW_COLUMNS + blocks) + _ALIGN + 4 * tokens * max(hidden, 1)
