@@ -1,7 +1,7 @@
 """Rare messages: opening an epoch, heartbeats. JSON on the wire, so that any NATS client can read them."""
 
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, Self
+from typing import Any, Literal, TypeVar
 
 import orjson
 
@@ -15,26 +15,8 @@ Profile = Literal["exact", "fast"]
 WorkerState = Literal["loading", "ready", "serving", "draining"]
 
 
-class JsonMessage:
-    """A frozen dataclass that travels as one JSON object; unknown fields are ignored, missing ones are errors."""
-
-    def encode(self) -> bytes:
-        """This message as JSON."""
-        return orjson.dumps(asdict(self))  # type: ignore[call-overload]
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read a message; raises FrameError when it is not JSON or a field is missing."""
-        try:
-            found: dict[str, Any] = orjson.loads(data)
-            known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
-            return cls(**{name: value for name, value in found.items() if name in known})
-        except (orjson.JSONDecodeError, TypeError, AttributeError) as error:
-            raise FrameError(f"not a {cls.__name__}: {error}") from error
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Open(JsonMessage):
+class Open:
     """Decoder to worker: adopt this epoch, forget everything before it, send results on to these places."""
 
     epoch: int
@@ -46,7 +28,7 @@ class Open(JsonMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened(JsonMessage):
+class Opened:
     """A worker's answer to Open; `code` is "" when it agreed."""
 
     epoch: int  # the worker's epoch after handling the message
@@ -56,7 +38,7 @@ class Opened(JsonMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageHeartbeat(JsonMessage):
+class StageHeartbeat:
     """What a worker says of itself every second."""
 
     stage: int
@@ -92,7 +74,7 @@ class StageHeartbeat(JsonMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderHeartbeat(JsonMessage):
+class DecoderHeartbeat:
     """What a decoder says of itself every second."""
 
     decoder: str
@@ -111,3 +93,22 @@ class DecoderHeartbeat(JsonMessage):
     replays: int  # epochs raised after the first
     tokens: int  # generated since start
     tokens_per_second: float  # over the last window
+
+
+ControlMessage = Open | Opened | StageHeartbeat | DecoderHeartbeat
+M = TypeVar("M", Open, Opened, StageHeartbeat, DecoderHeartbeat)
+
+
+def to_json(message: ControlMessage) -> bytes:
+    """A message as one JSON object."""
+    return orjson.dumps(asdict(message))
+
+
+def from_json(kind: type[M], data: bytes) -> M:
+    """Read a message of that kind; unknown fields are ignored. Raises FrameError when it is not one."""
+    try:
+        found: dict[str, Any] = orjson.loads(data)
+        known = {f.name for f in fields(kind)}
+        return kind(**{name: value for name, value in found.items() if name in known})
+    except (orjson.JSONDecodeError, TypeError, AttributeError) as error:
+        raise FrameError(f"not a {kind.__name__}: {error}") from error
