@@ -33,8 +33,8 @@ class Runner(Protocol):
     def infer(self, rows: Rows, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Run one step.
 
-        `value`: int32 (tokens,) into stage 0, else float32 (tokens, hidden). Returns float32 (tokens, hidden), or on
-        the last stage logits, float32 (picked positions, vocabulary). The array is valid until the next call.
+        `value`: int32 (tokens,) into stage 0, else float32 (tokens, hidden). Returns float32 (tokens, hidden),
+        or on the last stage logits, float32 (picked positions, vocabulary). The array is valid until the next call.
         Raises StepError for rows it must not compute, DeviceError when the device fails.
         """
         ...

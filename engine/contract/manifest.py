@@ -70,13 +70,16 @@ def load_manifest(folder: Path) -> Manifest:
     try:
         fields: dict[str, Any] = orjson.loads(path.read_bytes())
     except FileNotFoundError as error:
-        raise ManifestError(f"no {MANIFEST_NAME} in {folder}: run 'shard-export split … --out {folder}' first") from error
+        raise ManifestError(
+            f"no {MANIFEST_NAME} in {folder}: run 'shard-export split … --out {folder}' first"
+        ) from error
     except (OSError, orjson.JSONDecodeError) as error:
         raise ManifestError(f"{path} cannot be read: {error}") from error
     schema = fields.get("schema") if isinstance(fields, dict) else None  # type: ignore[reportUnnecessaryIsInstance]
     if schema != SCHEMA:
         raise ManifestError(
-            f"{path} has schema {schema}, this shardline reads {SCHEMA}: install the shardline that made it, or split again"
+            f"{path} has schema {schema}, this shardline reads {SCHEMA}: "
+            "install the shardline that made it, or split again"
         )
     try:
         fields["stages"] = tuple(_stage(stage) for stage in fields["stages"])
@@ -88,7 +91,8 @@ def load_manifest(folder: Path) -> Manifest:
 
 
 def _stage(fields: dict[str, Any]) -> StageManifest:
-    return StageManifest(**{**fields, "files": _files(fields["files"])})
+    fields["files"] = _files(fields["files"])
+    return StageManifest(**fields)
 
 
 def _files(entries: list[dict[str, Any]]) -> tuple[FileDigest, ...]:

@@ -45,9 +45,7 @@ def parse_prompt(data: bytes) -> PromptRequest:
     try:
         fields: dict[str, Any] = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise PromptError(
-            ErrorCode.INVALID_PROMPT, f"the prompt starts with '{{' but is not JSON: {error}"
-        ) from error
+        raise PromptError(ErrorCode.INVALID_PROMPT, f"the prompt starts with '{{' but is not JSON: {error}") from error
     return prompt_from_fields(fields)
 
 
@@ -81,17 +79,18 @@ def _text(name: str, value: object) -> str:
     return value
 
 
-def _messages(name: str, value: object) -> tuple[Mapping[str, str], ...]:
-    if not isinstance(value, list) or not value:
-        raise _wrong(name, "a list of messages that is not empty")
-    for message in value:  # type: ignore[reportUnknownVariableType]
-        if (
-            not isinstance(message, dict)
-            or set(message) != {"role", "content"}  # type: ignore[reportUnknownArgumentType]
-            or not all(isinstance(part, str) for part in message.values())  # type: ignore[reportUnknownVariableType]
-        ):
-            raise _wrong(name, 'objects with "role" and "content", both texts')
+def _messages(name: str, value: Any) -> tuple[Mapping[str, str], ...]:
+    if not isinstance(value, list) or not value or not all(_is_message(message) for message in value):  # type: ignore[reportUnknownVariableType]
+        raise _wrong(name, 'a list of objects with "role" and "content", both texts')
     return tuple(value)  # type: ignore[reportUnknownArgumentType]
+
+
+def _is_message(message: Any) -> bool:
+    return (
+        isinstance(message, dict)
+        and set(message) == {"role", "content"}  # type: ignore[reportUnknownArgumentType]
+        and all(isinstance(part, str) for part in message.values())  # type: ignore[reportUnknownVariableType]
+    )
 
 
 def _positive(name: str, value: object) -> int:
@@ -106,13 +105,15 @@ def _flag(name: str, value: object) -> bool:
     return value
 
 
-def _stop(name: str, value: object) -> tuple[str, ...]:
-    texts: list[object] = [value] if isinstance(value, str) else list(value) if isinstance(value, list) else []  # type: ignore[reportUnknownArgumentType]
-    if not 1 <= len(texts) <= MAX_STOP_STRINGS or not all(
-        isinstance(text, str) and 1 <= len(text) <= MAX_STOP_LENGTH for text in texts
+def _stop(name: str, value: Any) -> tuple[str, ...]:
+    texts: list[Any] = [value] if isinstance(value, str) else value
+    if (
+        not isinstance(texts, list)  # type: ignore[reportUnnecessaryIsInstance]
+        or not 1 <= len(texts) <= MAX_STOP_STRINGS
+        or not all(isinstance(text, str) and 1 <= len(text) <= MAX_STOP_LENGTH for text in texts)
     ):
         raise _wrong(name, f"a text or up to {MAX_STOP_STRINGS} texts of 1 to {MAX_STOP_LENGTH} characters")
-    return tuple(str(text) for text in texts)
+    return tuple(texts)
 
 
 _READERS: Final[dict[str, Any]] = {

@@ -129,9 +129,7 @@ class Transport(Protocol):
         """Send and wait for one reply. Raises NoResponderError, or TimeoutError after `timeout` seconds."""
         ...
 
-    def subscribe(
-        self, subject: str, *, limit: int = 4096, group: str = ""
-    ) -> AbstractAsyncContextManager[Inbox]:
+    def subscribe(self, subject: str, *, limit: int = 4096, group: str = "") -> AbstractAsyncContextManager[Inbox]:
         """Subscribe; once entered, nothing sent to the subject from then on is missed. `limit` in messages."""
         ...
 
@@ -139,9 +137,7 @@ class Transport(Protocol):
         """Return once the broker has acted on everything sent so far."""
         ...
 
-    async def work_queue(
-        self, *, stream: str, subject: str, dead_stream: str, dead_subject: str
-    ) -> WorkQueue:
+    async def work_queue(self, *, stream: str, subject: str, dead_stream: str, dead_subject: str) -> WorkQueue:
         """The durable queue, created if missing. Raises BrokerError when the broker has no JetStream."""
         ...
 

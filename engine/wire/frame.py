@@ -1,21 +1,21 @@
 """One binary frame: prelude, int32 section, rare JSON section, tensor. Little-endian, no pickle, one copy each way.
 
-    offset  size
-         0     4  magic "SHRD"
-         4     1  version
-         5     1  kind: 1 step, 2 step result, 3 step failed
-         6     1  dtype of the tensor: 0 none, 1 int32, 2 float32
-         7     1  stage (step failed only)
-         8     8  epoch
-        16     8  step number
-        24     8  incarnation: of the worker addressed (step) or speaking (result, failed)
-        32     4  rows
-        36     4  blocks
-        40     4  bytes of the JSON section (without padding)
-        44     4  first dimension of the tensor
-        48     4  second dimension of the tensor (0: the tensor is flat)
-        52    12  zero
-        64        int32 section: rows x 6, blocks · JSON section, padded to 16 · tensor
+offset  size
+     0     4  magic "SHRD"
+     4     1  version
+     5     1  kind: 1 step, 2 step result, 3 step failed
+     6     1  dtype of the tensor: 0 none, 1 int32, 2 float32
+     7     1  stage (step failed only)
+     8     8  epoch
+    16     8  step number
+    24     8  incarnation: of the worker addressed (step) or speaking (result, failed)
+    32     4  rows
+    36     4  blocks
+    40     4  bytes of the JSON section (without padding)
+    44     4  first dimension of the tensor
+    48     4  second dimension of the tensor (0: the tensor is flat)
+    52    12  zero
+    64        int32 section: rows x 6, blocks · JSON section, padded to 16 · tensor
 """
 
 import struct
@@ -79,7 +79,7 @@ def _encode(
 def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
     if not array.size:
         return memoryview(b"")
-    return memoryview(np.ascontiguousarray(array)).cast("B")
+    return np.ascontiguousarray(array).data.cast("B")
 
 
 def decode(data: bytes) -> Frame:
@@ -88,7 +88,8 @@ def decode(data: bytes) -> Frame:
         raise FrameError(f"{len(data)} bytes that do not start a frame")
     if data[4] != VERSION:
         raise FrameError(
-            f"frame of protocol version {data[4]}, this process speaks {VERSION}: install the same shardline everywhere",
+            f"frame of protocol version {data[4]}, this process speaks {VERSION}: "
+            "install the same shardline everywhere",
             ErrorCode.WRONG_VERSION,
         )
     _, _, kind, dtype, stage, epoch, number, incarnation, rows, blocks, json, dim0, dim1 = PRELUDE.unpack_from(data)
@@ -99,17 +100,37 @@ def decode(data: bytes) -> Frame:
     if len(data) != tensor_at + 4 * count or (dtype not in _DTYPES and (dtype or count)):
         raise FrameError(f"frame of {len(data)} bytes, its prelude says {tensor_at + 4 * count}")
     extra = _json(data[PRELUDE.size + ints : PRELUDE.size + ints + json])
-    where = {"epoch": Epoch(epoch), "number": StepNumber(number), "incarnation": Incarnation(incarnation)}
+    place = (Epoch(epoch), StepNumber(number), Incarnation(incarnation))
     tensor = np.frombuffer(data, _DTYPES.get(dtype, np.dtype("<i4")), count, tensor_at)
     if dim1:
         tensor = tensor.reshape(dim0, dim1)
+    return _frame(kind, place, rows=_rows(data, rows, blocks), tensor=tensor, extra=extra, stage=stage)
+
+
+def _frame(
+    kind: int,
+    place: tuple[Epoch, StepNumber, Incarnation],
+    *,
+    rows: Rows,
+    tensor: npt.NDArray[Any],
+    extra: dict[str, Any],
+    stage: int,
+) -> Frame:
+    epoch, number, incarnation = place
     if kind == _STEP:
-        return Step(rows=_rows(data, rows, blocks), value=tensor, extra=extra, **where)
+        return Step(epoch=epoch, number=number, incarnation=incarnation, rows=rows, value=tensor, extra=extra)
     if kind == _RESULT and tensor.dtype == np.int32:
-        return StepResult(tokens=tensor, extra=extra, **where)
+        return StepResult(epoch=epoch, number=number, incarnation=incarnation, tokens=tensor, extra=extra)
     if kind == _FAILED:
         code, message = _failure(extra)
-        return StepFailed(stage=StageIndex(stage), code=code, message=message, **where)
+        return StepFailed(
+            epoch=epoch,
+            number=number,
+            incarnation=incarnation,
+            stage=StageIndex(stage),
+            code=code,
+            message=message,
+        )
     raise FrameError(f"frame of unknown kind {kind}")
 
 
