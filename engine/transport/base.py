@@ -6,6 +6,7 @@ Rules that every transport keeps, the in-process twin included:
 - an inbox is bounded; what does not fit is dropped and counted, as the broker does with a slow consumer.
 """
 
+import asyncio
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -129,8 +130,13 @@ class Transport(Protocol):
         """Send and wait for one reply. Raises NoResponderError, or TimeoutError after `timeout` seconds."""
         ...
 
-    def subscribe(self, subject: str, *, limit: int = 4096, group: str = "") -> AbstractAsyncContextManager[Inbox]:
-        """Subscribe; once entered, nothing sent to the subject from then on is missed. `limit` in messages."""
+    def subscribe(
+        self, subject: str, *, limit: int = 4096, group: str = "", wake: asyncio.Event | None = None
+    ) -> AbstractAsyncContextManager[Inbox]:
+        """Subscribe; once entered, nothing sent to the subject from then on is missed.
+
+        `limit` in messages. `wake` is set at each arrival: for a reader who waits for several things at once.
+        """
         ...
 
     async def barrier(self) -> None:

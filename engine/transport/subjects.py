@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.contract.errors import UsageError
-from engine.contract.ids import Incarnation, RequestId, StageIndex
+from engine.contract.ids import Epoch, Incarnation, RequestId, StageIndex
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -70,9 +70,12 @@ class Subjects:
         """Open (request/reply) for one worker."""
         return f"{self.root}.control.stage.{index}.{incarnation}"
 
-    def done(self, decoder: str) -> str:
-        """Step results and failures, straight to a decoder."""
-        return f"{self.root}.done.{decoder}"
+    def done(self, decoder: str, epoch: Epoch | int | str) -> str:
+        """Step results and failures of one epoch, straight to a decoder. `"*"`: of every epoch.
+
+        The epoch is in the subject because the broker's 503 carries nothing else.
+        """
+        return f"{self.root}.done.{decoder}.{epoch}"
 
     def tokens(self, request: RequestId) -> str:
         """Numbered token events and the final one."""

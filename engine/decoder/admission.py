@@ -1,0 +1,69 @@
+"""From a prompt's bytes to a sequence, or to the reason why not. No I/O."""
+
+import time
+from dataclasses import dataclass
+
+from engine.contract.errors import ErrorCode, PromptError
+from engine.contract.ids import RequestId
+from engine.contract.manifest import Manifest
+from engine.contract.prompt import PromptRequest
+from engine.decoder.answer import Answer, EndRules
+from engine.decoder.sequence import Sequence
+from engine.decoder.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Turns requests into sequences for one model."""
+
+    manifest: Manifest
+    tokenizer: Tokenizer
+    default_max_tokens: int
+
+    def sequence(self, request: PromptRequest, request_id: RequestId, arrived: float) -> Sequence:
+        """Tokenize and check. Raises PromptError. Slow for long prompts: not for the event loop."""
+        tokens = self._tokenize(request)
+        context = self.manifest.context_length
+        if len(tokens) >= context:
+            raise PromptError(
+                ErrorCode.PROMPT_TOO_LONG,
+                f"the prompt has {len(tokens)} tokens; with room for an answer this model takes {context - 1}",
+            )
+        if request.max_tokens and request.max_tokens > context:
+            raise PromptError(
+                ErrorCode.INVALID_PROMPT,
+                f"'max_tokens' is {request.max_tokens}; the context of this model is {context} tokens",
+            )
+        room = context - len(tokens)
+        max_tokens = min(request.max_tokens or self.default_max_tokens, room)
+        rules = EndRules(
+            eos_ids=frozenset() if request.ignore_eos else frozenset(self.manifest.eos_ids),
+            max_tokens=max_tokens,
+            stop=request.stop,
+        )
+        return Sequence(
+            id=request_id,
+            tokens=tokens,
+            prompt_length=len(tokens),
+            limit=len(tokens) + max_tokens,
+            answer=Answer(rules, self.tokenizer.stream()),
+            arrived=arrived,
+        )
+
+    def _tokenize(self, request: PromptRequest) -> list[int]:
+        if request.messages is None:
+            tokens = self.tokenizer.encode(request.prompt or "", special=True)
+        else:
+            try:
+                text = self.tokenizer.chat(request.messages)
+            except ValueError as error:
+                raise PromptError(ErrorCode.INVALID_PROMPT, str(error)) from error
+            tokens = self.tokenizer.encode(text, special=False)
+        if not tokens:
+            raise PromptError(ErrorCode.INVALID_PROMPT, "the prompt has no tokens")
+        return tokens
+
+
+def now() -> float:
+    """The decoder's clock, in seconds."""
+    return time.monotonic()

@@ -1,0 +1,78 @@
+"""The visible side of one answer: ids in, text and the reason to end out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from engine.contract.prompt import FinishReason
+from engine.decoder.stopping import StopStrings
+from engine.decoder.tokenizer import TextStream
+
+
+@dataclass(frozen=True, slots=True)
+class EndRules:
+    """What ends an answer."""
+
+    eos_ids: frozenset[int]
+    max_tokens: int
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one acceptance adds; text waits for whole characters, so either may be empty."""
+
+    text: str
+    ids: tuple[int, ...]
+    finish: FinishReason | None = None
+
+
+@dataclass(slots=True)
+class Answer:
+    """Accepts the tokens of one request in order until a rule ends it.
+
+    An end-of-sequence token and the token that completes a stop string belong to the ids, not to the text.
+    """
+
+    rules: EndRules
+    stream: TextStream
+    ids: list[int] = field(default_factory=list[int])
+    text: str = ""
+    finish: FinishReason | None = None
+    _stops: StopStrings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._stops = StopStrings(self.rules.stop)
+
+    def accept(self, tokens: Sequence[int]) -> Delta:
+        """Take tokens until one ends the answer; the rest is dropped."""
+        before, text = len(self.ids), ""
+        for token in tokens:
+            if self.finish:
+                break
+            self.ids.append(token)
+            text += self._shown_by(token)
+        self.text += text
+        return Delta(text, tuple(self.ids[before:]), self.finish)
+
+    def _shown_by(self, token: int) -> str:
+        if token in self.rules.eos_ids:
+            self.finish = "stop"
+            return self._rest()
+        shown, stopped = self._stops.feed(self.stream.feed([token]))
+        if stopped:
+            self.finish = "stop"
+        elif len(self.ids) >= self.rules.max_tokens:
+            self.finish = "length"
+            return shown + self._rest()
+        return shown
+
+    def _rest(self) -> str:
+        shown, stopped = self._stops.feed(self.stream.flush())
+        return shown if stopped else shown + self._stops.flush()
+
+    def end(self, reason: FinishReason) -> Delta:
+        """End from outside (cancelled, error): what was held back becomes visible."""
+        text = self._rest()
+        self.text += text
+        self.finish = reason
+        return Delta(text, (), reason)

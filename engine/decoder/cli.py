@@ -1,0 +1,68 @@
+"""`decoder-run`: the decoder of one pipeline."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engine.contract.manifest import check_files, load_manifest
+from engine.decoder.admission import Admission
+from engine.decoder.config import DecoderConfig
+from engine.decoder.service import DecoderService
+from engine.decoder.tokenizer import load_tokenizer
+from engine.service import configure_logging, run_process, serve
+from engine.transport.nats import connect
+from engine.transport.subjects import Subjects
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def run(
+    shards: Annotated[Path, typer.Option(help="Folder written by shard-export split (manifest and tokenizer).")],
+    nats: Annotated[str, typer.Option(envvar="NATS_URL", help="Broker.")] = "nats://127.0.0.1:4222",
+    deployment: Annotated[str, typer.Option(help="Separates installations that share a broker.")] = "default",
+    max_running: Annotated[int, typer.Option(min=1, help="Requests in the pipeline at once.")] = 64,
+    max_waiting: Annotated[int, typer.Option(min=0, help="Requests held here besides those.")] = 64,
+    prefill_tokens: Annotated[int, typer.Option(min=8, help="Prompt tokens per step.")] = 256,
+    steps_in_flight: Annotated[int, typer.Option(min=0, help="0: one per stage.")] = 0,
+    default_max_tokens: Annotated[int, typer.Option(min=1, help="When a prompt does not say.")] = 512,
+    max_deliveries: Annotated[int, typer.Option(min=1, help="Then a prompt becomes a dead letter.")] = 5,
+    step_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds; a step is never lost sooner.")] = 5.0,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds to finish answers after SIGTERM.")] = 30.0,
+    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log lines as JSON.")] = False,
+) -> None:
+    """Serve one pipeline: take prompts, keep steps in flight, send answers. SIGTERM drains."""
+    config = DecoderConfig(
+        shards=shards,
+        nats=nats,
+        deployment=deployment,
+        max_running=max_running,
+        max_waiting=max_waiting,
+        prefill_tokens=prefill_tokens,
+        steps_in_flight=steps_in_flight,
+        default_max_tokens=default_max_tokens,
+        max_deliveries=max_deliveries,
+        step_timeout=step_timeout,
+        grace=grace,
+        json_logs=json_logs,
+    )
+    run_process(lambda: serve_decoder(config))
+
+
+async def serve_decoder(config: DecoderConfig) -> None:
+    """Load the tokenizer, connect, serve."""
+    configure_logging(json=config.json_logs)
+    manifest = load_manifest(config.shards)
+    await asyncio.to_thread(check_files, config.shards, manifest.tokenizer_files)
+    tokenizer = await asyncio.to_thread(load_tokenizer, config.shards, manifest)
+    admission = Admission(manifest, tokenizer, config.default_max_tokens)
+    async with connect(config.nats, name="decoder") as transport:
+        subjects = Subjects(config.deployment, manifest.slug)
+        service = DecoderService(transport, subjects, admission, config, announce=lambda line: print(line, flush=True))
+        await serve(service, grace=config.grace)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,176 @@
+"""The decoder without I/O: requests and step results in, steps and text out.
+
+The life of a request: `submit` > waits > `next_step` admits it (slot, blocks) and sends its prompt in chunks >
+`result` accepts the next token > … > a rule ends it > its blocks are free. `lose_epoch` makes every running sequence
+start again from prompt + accepted tokens; nothing else changes, so a lost worker costs time, never text.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.contract.ids import RequestId, StepNumber
+from engine.contract.messages import ROW_COLUMNS, IntArray, Rows
+from engine.decoder.answer import Delta
+from engine.decoder.batching import RowPlan, StepLimits, plan_step
+from engine.decoder.blocks import BlockPool, blocks_for
+from engine.decoder.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What the pipeline of this epoch can do: the intersection of its stages' capabilities."""
+
+    blocks: int  # 0: the pipeline keeps no blocks
+    slots: int  # sequences that may run at once
+    limits: StepLimits
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step to publish now."""
+
+    number: StepNumber
+    rows: Rows
+    tokens: IntArray  # int32 (tokens of all rows,)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What one result brought to one request."""
+
+    sequence: Sequence
+    delta: Delta
+
+
+class DecoderCore:
+    """All sequences of one decoder and the bookkeeping of one epoch."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self.flights: dict[StepNumber, list[RowPlan]] = {}
+        self.capacity: Capacity | None = None
+        self.blocks = BlockPool(0)
+        self._free_slots: list[int] = []
+        self._next_number = StepNumber(0)
+
+    # -- requests
+
+    def submit(self, sequence: Sequence) -> None:
+        """Queue a request behind those already waiting."""
+        self.waiting.append(sequence)
+
+    def find(self, request: RequestId) -> Sequence | None:
+        """The waiting or running sequence of that request."""
+        return next((s for s in (*self.running, *self.waiting) if s.id == request), None)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence (finished, cancelled, failed). Steps in flight for it are ignored when they return."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+            self.blocks.release(sequence.blocks)
+            self._free_slots.append(sequence.slot)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+
+    # -- epochs
+
+    def open_epoch(self, capacity: Capacity) -> None:
+        """Start with empty block tables on a pipeline of that capacity."""
+        self.capacity = capacity
+        self.blocks = BlockPool(capacity.blocks)
+        self._free_slots = list(range(capacity.slots - 1, -1, -1))
+        self._next_number = StepNumber(0)
+        self.flights.clear()
+
+    def lose_epoch(self) -> None:
+        """Everything in flight and every cache is gone: running sequences go back, in order, to be replayed first."""
+        for sequence in reversed(self.running):
+            sequence.forget()
+            self.waiting.appendleft(sequence)
+        self.running.clear()
+        self.flights.clear()
+        self.capacity = None
+
+    # -- steps
+
+    def fits(self, limit: int) -> bool:
+        """Whether a sequence of `limit` tokens can ever be admitted to the present pipeline."""
+        capacity = self.capacity
+        if capacity is None or not capacity.limits.block_size:
+            return True
+        return blocks_for(limit, capacity.limits.block_size) <= capacity.blocks
+
+    def next_step(self, now: float) -> PlannedStep | None:
+        """The next step to publish, or None: the pipe is full, or no sequence has work."""
+        capacity = self.capacity
+        if capacity is None or len(self.flights) >= capacity.limits.steps_in_flight:
+            return None
+        self._admit(capacity, now)
+        plans = plan_step(self.running, capacity.limits)
+        if not plans:
+            return None
+        number = self._next_number
+        self._next_number = StepNumber(number + 1)
+        for plan in plans:
+            plan.sequence.sent = plan.start + plan.fresh
+            plan.sequence.last_step = number
+        self.flights[number] = plans
+        return PlannedStep(number, build_rows(plans, capacity.limits.block_size), build_tokens(plans))
+
+    def _admit(self, capacity: Capacity, now: float) -> None:
+        """First come, first served: the head of the queue waits for its blocks, nobody overtakes it."""
+        block_size = capacity.limits.block_size
+        while self.waiting and self._free_slots:
+            sequence = self.waiting[0]
+            count = blocks_for(sequence.limit, block_size)
+            if not self.blocks.can_allocate(count):
+                return
+            self.waiting.popleft()
+            sequence.blocks = np.array(self.blocks.allocate(count), np.int32)
+            sequence.slot = self._free_slots.pop()
+            sequence.admitted = sequence.admitted or now
+            self.running.append(sequence)
+
+    def result(self, number: StepNumber, tokens: IntArray, now: float) -> list[Progress]:
+        """Accept a step's tokens, int32 (picked positions,). Raises KeyError for a step that is not in flight."""
+        plans = self.flights.pop(number)
+        progress: list[Progress] = []
+        wanted = [plan for plan in plans if plan.picked]
+        for plan, token in zip(wanted, tokens.tolist(), strict=True):
+            sequence = plan.sequence
+            if sequence.answer.finish or sequence.slot < 0:
+                continue
+            delta = sequence.answer.accept((token,))
+            sequence.tokens.extend(delta.ids)
+            sequence.idle_losses = 0
+            sequence.first_token = sequence.first_token or now
+            if delta.finish:
+                self.remove(sequence)
+            progress.append(Progress(sequence, delta))
+        return progress
+
+
+def build_rows(plans: Iterable[RowPlan], block_size: int) -> Rows:
+    """The columns of a step's rows."""
+    plans = list(plans)
+    table = np.zeros((len(plans), ROW_COLUMNS), np.int32)
+    blocks: list[IntArray] = []
+    for line, plan in zip(table, plans, strict=True):
+        used = plan.sequence.blocks[: blocks_for(plan.start + plan.length, block_size)]
+        picked_start = plan.fresh - 1 if plan.picked else 0
+        line[:] = (plan.start, plan.length, plan.sequence.slot, picked_start, plan.picked, len(used))
+        blocks.append(used)
+    return Rows(table, np.concatenate(blocks))
+
+
+def build_tokens(plans: Iterable[RowPlan]) -> IntArray:
+    """Token ids of all rows, dummies as 0, int32 (tokens,)."""
+    flat: list[int] = []
+    for plan in plans:
+        flat += plan.sequence.tokens[plan.start : plan.start + plan.fresh]
+        flat += [0] * plan.dummies
+    return np.array(flat, np.int32)

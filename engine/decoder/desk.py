@@ -1,0 +1,165 @@
+"""The clients' side of the decoder: takes requests in, sends their events out, settles their prompts."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from engine.contract.errors import ErrorCode, PromptError
+from engine.contract.ids import RequestId
+from engine.contract.prompt import Event, PromptRequest, encode_event
+from engine.decoder.admission import Admission, now
+from engine.decoder.core import DecoderCore, Progress
+from engine.decoder.intake import Intake
+from engine.decoder.outbox import Outbox
+from engine.decoder.sequence import Sequence
+from engine.decoder.ticket import Ticket
+from engine.transport.subjects import Subjects
+
+MAX_IDLE_LOSSES = 5  # epochs lost in a row without one new token: the prompt itself is suspected
+log = logging.getLogger("shardline.decoder")
+
+
+class Desk:
+    """Every open request has a ticket here, from its arrival to its final event."""
+
+    def __init__(
+        self,
+        core: DecoderCore,
+        admission: Admission,
+        subjects: Subjects,
+        intake: Intake,
+        outbox: Outbox,
+        *,
+        places: int,
+    ) -> None:
+        self._core, self._admission, self._subjects = core, admission, subjects
+        self._intake, self._outbox, self._places = intake, outbox, places
+        self._tickets: dict[RequestId, Ticket] = {}
+        self._unsettled: asyncio.Queue[tuple[Ticket, PromptError | None]] = asyncio.Queue()  # bounded by places
+        self.work = asyncio.Event()  # something changed: look for steps again
+        self.room = asyncio.Event()
+        self.room.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def open_requests(self) -> int:
+        """Requests without their final event."""
+        return len(self._tickets)
+
+    def places(self) -> int:
+        """How many more requests this process takes."""
+        return self._places - len(self._tickets)
+
+    async def accept(self, ticket: Ticket, request: PromptRequest) -> None:
+        """Open a request; a bad one is refused with its reason."""
+        if ticket.id in self._tickets:
+            await self._refuse_twin(ticket)
+            return
+        self._tickets[ticket.id] = ticket  # before any await: ids stay unique
+        self._idle.clear()
+        if ticket.job:
+            self._intake.jobs[ticket.id] = ticket.job
+        if self.places() <= 0:
+            self.room.clear()
+        try:
+            sequence = await asyncio.to_thread(self._admission.sequence, request, ticket.id, ticket.arrived)
+            self._check_fit(sequence)
+        except PromptError as error:
+            self.refuse(ticket, error)
+            return
+        if ticket.cancelled:
+            self._end(sequence)
+            return
+        self._core.submit(sequence)
+        self.work.set()
+
+    async def _refuse_twin(self, ticket: Ticket) -> None:
+        error = PromptError(ErrorCode.DUPLICATE_ID, f"a request {ticket.id!r} is already being answered")
+        if ticket.reply:  # only there: on the tokens subject it would end up among the events of the running one
+            self._outbox.put(ticket.reply, encode_event(ticket.failed(error, now())))
+        elif ticket.job:
+            await self._intake.settle(ticket.job, error)
+
+    def _check_fit(self, sequence: Sequence) -> None:
+        if not self._core.fits(sequence.limit):
+            raise PromptError(
+                ErrorCode.PROMPT_TOO_LONG,
+                f"prompt and 'max_tokens' need a cache of {sequence.limit} tokens, more than the stages hold: "
+                "lower 'max_tokens' or start the stages with a larger --kv-memory",
+            )
+
+    def refuse(self, ticket: Ticket, error: PromptError, sequence: Sequence | None = None) -> None:
+        """End a request with an error event."""
+        log.info("request %s refused: %s: %s", ticket.id, error.code, error)
+        self._finish(ticket, ticket.failed(error, now(), sequence), error)
+
+    def cancel(self, request: RequestId) -> None:
+        """Stop a request; unknown ids are ignored."""
+        if (ticket := self._tickets.get(request)) is not None:
+            ticket.cancelled = True
+            if (sequence := self._core.find(request)) is not None:
+                self._core.remove(sequence)
+                self._end(sequence)
+
+    def _end(self, sequence: Sequence) -> None:
+        self.progress([Progress(sequence, sequence.answer.end("cancelled"))])
+
+    def progress(self, progress: Iterable[Progress]) -> None:
+        """Send what a step brought."""
+        for item in progress:
+            ticket = self._tickets[item.sequence.id]
+            for event in ticket.progress(item.delta):
+                self._send(ticket, event)
+            if item.delta.finish:
+                self._finish(ticket, ticket.final(item.sequence, now()))
+
+    def refuse_misfits(self) -> None:
+        """The pipeline may have become smaller: end what can never run on it."""
+        for sequence in list(self._core.waiting):
+            try:
+                self._check_fit(sequence)
+            except PromptError as error:
+                self._core.remove(sequence)
+                self.refuse(self._tickets[sequence.id], error, sequence)
+
+    def refuse_poison(self) -> None:
+        """End what loses the pipeline again and again: it must not take the others with it for ever."""
+        for sequence in list(self._core.waiting):
+            if sequence.idle_losses >= MAX_IDLE_LOSSES:
+                self._core.remove(sequence)
+                reason = f"given up: the pipeline was lost {sequence.idle_losses} times in a row on this request"
+                self.refuse(self._tickets[sequence.id], PromptError(ErrorCode.INTERNAL, reason), sequence)
+
+    def _send(self, ticket: Ticket, event: Event) -> None:
+        data = encode_event(event)
+        self._outbox.put(self._subjects.tokens(ticket.id), data)
+        if ticket.reply:
+            self._outbox.put(ticket.reply, data)
+
+    def _finish(self, ticket: Ticket, final: Event, error: PromptError | None = None) -> None:
+        self._send(ticket, final)
+        if self._tickets.get(ticket.id) is ticket:
+            del self._tickets[ticket.id]
+        if ticket.job:
+            self._unsettled.put_nowait((ticket, error))
+        self.room.set()
+        self.work.set()
+        if not self._tickets:
+            self._idle.set()
+
+    async def settle(self) -> None:
+        """Settle durable prompts for ever, each only after its result is with the broker."""
+        while True:
+            ticket, error = await self._unsettled.get()
+            await self._outbox.drained()
+            job = self._intake.jobs.pop(ticket.id, ticket.job)
+            if job is not None:
+                await self._intake.settle(job, error)
+            self._unsettled.task_done()
+
+    async def finished(self) -> None:
+        """Return once every accepted request is answered and settled."""
+        await self._idle.wait()
+        await self._outbox.drained()
+        await self._unsettled.join()

@@ -1,0 +1,133 @@
+"""Running one epoch: publish steps, take results, notice when it is lost."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from engine.contract.errors import ErrorCode, FrameError
+from engine.contract.ids import Incarnation, StepNumber
+from engine.contract.manifest import Manifest
+from engine.contract.messages import Step, StepFailed, StepResult
+from engine.decoder.batching import StepLimits
+from engine.decoder.config import DecoderConfig
+from engine.decoder.core import Capacity, DecoderCore, PlannedStep, Progress
+from engine.decoder.fleet import smallest_pool
+from engine.decoder.pace import Pace
+from engine.decoder.pipeline import Route
+from engine.transport.base import Inbox, Incoming, Transport
+from engine.transport.subjects import Subjects
+from engine.wire.frame import FRAME_MARGIN, PRELUDE, decode, encode
+
+FIRST_STEP_SECONDS: Final = 60.0  # a device may compile kernels for the first shapes it sees
+log = logging.getLogger("shardline.decoder")
+
+
+class EpochLostError(Exception):
+    """A step of this epoch will not come back; says why."""
+
+
+def capacity_of(route: Route, manifest: Manifest, max_payload: int, config: DecoderConfig) -> Capacity:
+    """The intersection of what the chain's workers can do."""
+    blocks, block_size = smallest_pool(route.chain)
+    slots = [h.slots for h in route.chain if h.slots]
+    limits = StepLimits(
+        steps_in_flight=config.steps_in_flight or len(route.chain),
+        prefill_tokens=config.prefill_tokens,
+        min_row_tokens=max(h.min_row_tokens for h in route.chain),
+        context_length=min(manifest.context_length, *(h.context_length for h in route.chain)),
+        block_size=block_size,
+        max_bytes=max_payload - FRAME_MARGIN - PRELUDE.size,
+        hidden_size=manifest.hidden_size,
+    )
+    return Capacity(blocks=blocks, slots=min([config.max_running, *slots]), limits=limits)
+
+
+class EpochRunner:
+    """Keeps the pipe full until a step is lost."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        subjects: Subjects,
+        core: DecoderCore,
+        route: Route,
+        *,
+        decoder: str,
+        step_timeout: float,
+    ) -> None:
+        self._transport, self._core, self._route = transport, core, route
+        self._done = subjects.done(decoder, route.epoch)
+        self._subject = subjects.stage(route.first.stage, route.first.incarnation)
+        self._pace = Pace(floor=step_timeout, first=max(step_timeout, FIRST_STEP_SECONDS))
+        self._sent: dict[StepNumber, tuple[float, int, float]] = {}  # when, tokens, deadline
+        self.ignored = 0  # late, repeated or foreign messages
+
+    async def run(self, done: Inbox, work: asyncio.Event, on_result: Callable[[list[Progress]], None]) -> None:
+        """Serve this epoch. `work` is set when a message or a request arrives. Raises EpochLostError, BrokerError."""
+        while True:
+            work.clear()
+            while (step := self._core.next_step(time.monotonic())) is not None:
+                await self._publish(step)
+            message = done.take()
+            if message is None:
+                await self._wait(work)
+            elif message.subject != self._done:
+                self.ignored += 1  # of an older epoch
+            else:
+                self._handle(message, on_result)
+
+    async def _publish(self, planned: PlannedStep) -> None:
+        step = Step(
+            epoch=self._route.epoch,
+            number=planned.number,
+            incarnation=Incarnation(self._route.first.incarnation),
+            rows=planned.rows,
+            value=planned.tokens,
+        )
+        tokens, sent = len(planned.tokens), time.monotonic()
+        self._sent[planned.number] = (sent, tokens, sent + self._pace.patience(tokens))
+        await self._transport.publish(self._subject, encode(step), reply=self._done)
+
+    async def _wait(self, work: asyncio.Event) -> None:
+        """Wait for news, or for the oldest step's deadline. Raises EpochLostError."""
+        if not self._sent:
+            await work.wait()
+            return
+        number, (sent, tokens, deadline) = next(iter(self._sent.items()))
+        try:
+            async with asyncio.timeout(max(deadline - time.monotonic(), 0)):
+                await work.wait()
+        except TimeoutError:
+            waited = time.monotonic() - sent
+            raise EpochLostError(f"step {number} of {tokens} tokens is out for {waited:.1f} s") from None
+
+    def _handle(self, message: Incoming, on_result: Callable[[list[Progress]], None]) -> None:
+        if message.no_responder:
+            raise EpochLostError("the broker says that a stage is gone")
+        try:
+            frame = decode(message.data)
+        except FrameError as error:
+            raise EpochLostError(f"a result that does not decode: {error}") from error
+        match frame:
+            case StepFailed(code=ErrorCode.STEP_REPEATED):
+                self.ignored += 1  # a frame came twice; it was computed once
+            case StepFailed():
+                raise EpochLostError(f"stage {frame.stage} refused step {frame.number}: {frame.code}, {frame.message}")
+            case StepResult() if frame.incarnation == self._route.last.incarnation and frame.number in self._sent:
+                on_result(self._take(frame))
+            case StepResult() | Step():
+                self.ignored += 1
+
+    def _take(self, frame: StepResult) -> list[Progress]:
+        oldest = next(iter(self._sent))
+        if frame.number != oldest:  # stages execute in order: what is overtaken is lost
+            raise EpochLostError(f"the result of step {oldest} is missing, step {frame.number} came")
+        now = time.monotonic()
+        sent, tokens, _ = self._sent.pop(frame.number)
+        self._pace.observe(tokens, now - sent)
+        try:
+            return self._core.result(frame.number, frame.tokens, now)
+        except ValueError as error:
+            raise EpochLostError(f"the result of step {frame.number} has the wrong number of tokens") from error

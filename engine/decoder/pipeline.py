@@ -1,0 +1,147 @@
+"""Opening an epoch: wait for a worker per stage, own the lease, make every worker adopt the epoch."""
+
+import asyncio
+import logging
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from engine.contract.control import (
+    SUSPECT_SECONDS,
+    DecoderHeartbeat,
+    Open,
+    Opened,
+    StageHeartbeat,
+    from_json,
+    to_json,
+)
+from engine.contract.errors import FrameError, NoResponderError
+from engine.contract.ids import Epoch, Incarnation
+from engine.decoder.fleet import Fleet
+from engine.transport.base import Incoming, Lease, Transport
+from engine.transport.subjects import Subjects
+
+OPEN_TIMEOUT: Final = 3.0  # seconds; a worker answers between two steps, so this covers one long step
+log = logging.getLogger("shardline.decoder")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The chain of one epoch."""
+
+    epoch: Epoch
+    chain: tuple[StageHeartbeat, ...]
+
+    @property
+    def first(self) -> StageHeartbeat:
+        """The worker that steps are published to."""
+        return self.chain[0]
+
+    @property
+    def last(self) -> StageHeartbeat:
+        """The worker that results come from."""
+        return self.chain[-1]
+
+
+class Pipeline:
+    """One decoder's view of its workers and its claim on them."""
+
+    def __init__(self, transport: Transport, subjects: Subjects, lease: Lease, fleet: Fleet, *, decoder: str) -> None:
+        self._transport, self._subjects, self._lease = transport, subjects, lease
+        self._decoder = decoder
+        self._fleet = fleet
+        self._revision: int | None = None  # of the lease, once it is ours
+        self._decoders: dict[str, float] = {}  # other decoders and when they were heard
+        self._heard = asyncio.Event()
+        self._started = time.monotonic()
+        self.waits_for = "the broker"
+
+    def observe(self, message: Incoming) -> None:
+        """Take in a heartbeat of anybody; what is not one is ignored."""
+        now = time.monotonic()
+        try:
+            if message.subject.startswith(self._subjects.decoder_heartbeat("")):
+                other = from_json(DecoderHeartbeat, message.data).decoder
+                self._decoders[other] = now
+            else:
+                self._fleet.observe(from_json(StageHeartbeat, message.data), now)
+        except FrameError as error:
+            log.warning("ignored a heartbeat on %s: %s", message.subject, error)
+        self._heard.set()
+
+    async def open(self) -> Route:
+        """A new epoch on a complete chain; waits for as long as it takes. Raises LeaseLostError."""
+        while True:
+            await self._own_lease()
+            chain = await self._wait(lambda: self._fleet.chain(time.monotonic()))
+            epoch = Epoch(await self._raise_epoch())
+            if await self._open_all(chain, epoch):
+                self.waits_for = ""
+                return Route(epoch, tuple(chain))
+
+    async def release(self) -> None:
+        """Let the next decoder take over at once."""
+        if self._revision is not None:
+            await self._lease.write(orjson.dumps({"decoder": ""}), after=self._revision)
+
+    async def _own_lease(self) -> None:
+        if self._revision is not None:
+            return
+        found = await self._lease.read()
+        holder = orjson.loads(found[1])["decoder"] if found else ""
+        if holder:
+            self._decoders.setdefault(holder, self._started)
+            await self._wait(lambda: self._silent(holder))
+        self._revision = found[0] if found else 0
+
+    def _silent(self, holder: str) -> list[StageHeartbeat] | str:
+        silent = time.monotonic() - self._decoders[holder] > SUSPECT_SECONDS
+        return [] if silent else f"decoder {holder} to stop: it serves this pipeline"
+
+    async def _raise_epoch(self) -> int:
+        value = orjson.dumps({"decoder": self._decoder, "host": platform.node()})
+        self._revision = await self._lease.write(value, after=self._revision or 0)
+        return self._revision
+
+    async def _wait(self, attempt: Callable[[], list[StageHeartbeat] | str]) -> list[StageHeartbeat]:
+        """Try again at every heartbeat; says what it waits for when that changes."""
+        while isinstance(missing := attempt(), str):
+            if missing != self.waits_for:
+                log.info("waiting for %s", missing)
+            self.waits_for = missing
+            self._heard.clear()
+            try:
+                async with asyncio.timeout(SUSPECT_SECONDS):  # silence is news too
+                    await self._heard.wait()
+            except TimeoutError:
+                pass
+        return missing
+
+    async def _open_all(self, chain: list[StageHeartbeat], epoch: Epoch) -> bool:
+        nexts = [*chain[1:], None]
+        answers = [self._open_one(here, then, epoch) for here, then in zip(chain, nexts, strict=True)]
+        return all(await asyncio.gather(*answers))
+
+    async def _open_one(self, here: StageHeartbeat, then: StageHeartbeat | None, epoch: Epoch) -> bool:
+        message = Open(
+            epoch=epoch,
+            decoder=self._decoder,
+            done=self._subjects.done(self._decoder, epoch),
+            next_subject=self._subjects.stage(then.stage, then.incarnation) if then else "",
+            next_incarnation=then.incarnation if then else 0,
+        )
+        subject = self._subjects.stage_control(here.stage, here.incarnation)
+        try:
+            reply = await self._transport.request(subject, to_json(message), timeout=OPEN_TIMEOUT)
+            opened = from_json(Opened, reply.data)
+        except (NoResponderError, TimeoutError, FrameError) as error:
+            log.warning("stage %d on %s does not open: %s", here.stage, here.host, error or "no answer")
+            self._fleet.bury(Incarnation(here.incarnation))
+            return False
+        if opened.code:
+            log.warning("stage %d on %s refuses epoch %d: %s", here.stage, here.host, epoch, opened.message)
+        return not opened.code

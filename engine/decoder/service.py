@@ -1,0 +1,177 @@
+"""The decoder process: prompts in, steps through the pipeline, answers out. Decisions are `core`'s, I/O is here."""
+
+import asyncio
+import logging
+import os
+import platform
+from collections.abc import Callable
+from uuid import uuid4
+
+from engine.contract.control import HEARTBEAT_SECONDS, DecoderHeartbeat, to_json
+from engine.contract.errors import BrokerError
+from engine.contract.ids import RequestId
+from engine.decoder.admission import Admission, now
+from engine.decoder.config import DecoderConfig
+from engine.decoder.core import DecoderCore, Progress
+from engine.decoder.desk import Desk
+from engine.decoder.epoch import EpochLostError, EpochRunner, capacity_of
+from engine.decoder.fleet import Fleet
+from engine.decoder.intake import Intake
+from engine.decoder.outbox import Outbox
+from engine.decoder.pipeline import Pipeline, Route
+from engine.monitoring.window import Rate
+from engine.transport.base import Inbox, Transport
+from engine.transport.subjects import Subjects
+
+log = logging.getLogger("shardline.decoder")
+
+
+class DecoderService:
+    """Serves one pipeline until told to stop."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        subjects: Subjects,
+        admission: Admission,
+        config: DecoderConfig,
+        *,
+        announce: Callable[[str], None],
+    ) -> None:
+        self._transport, self._subjects, self._config = transport, subjects, config
+        self._manifest, self._announce = admission.manifest, announce
+        self.id = uuid4().hex[:12]
+        self._core = DecoderCore()
+        self._intake = Intake(transport, subjects, max_deliveries=config.max_deliveries)
+        self._outbox = Outbox(transport)
+        places = config.max_running + config.max_waiting
+        self._desk = Desk(self._core, admission, subjects, self._intake, self._outbox, places=places)
+        self._epochs = self._epoch = self._steps = 0
+        self._rate = Rate()
+        self._draining = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop`; accepted requests are finished first (the caller bounds how long)."""
+        subjects, desk, intake = self._subjects, self._desk, self._intake
+        queue = await self._transport.work_queue(
+            stream=subjects.prompt_stream,
+            subject=subjects.prompt,
+            dead_stream=subjects.dead_stream,
+            dead_subject=subjects.dead,
+        )
+        pipeline = await self._pipeline()
+        async with (
+            self._transport.subscribe(subjects.done(self.id, "*"), wake=desk.work) as done,
+            self._transport.subscribe(subjects.heartbeats) as heartbeats,
+            self._transport.subscribe(subjects.generate, group="decoders") as generate,
+            self._transport.subscribe(subjects.cancel) as cancels,
+            asyncio.TaskGroup() as tasks,
+        ):
+            sources = [intake.from_queue(queue, desk), intake.from_requests(generate, desk)]
+            workers = [
+                self._observe(heartbeats, pipeline),
+                self._cancel(cancels),
+                intake.keep_jobs(),
+                desk.settle(),
+                self._outbox.run(),
+                self._beat(pipeline),
+                self._serve(pipeline, done),
+            ]
+            taking = [tasks.create_task(source) for source in sources]
+            working = [tasks.create_task(worker) for worker in workers]
+            await stop.wait()
+            await self._drain(pipeline, taking, working)
+
+    async def _pipeline(self) -> Pipeline:
+        lease = await self._transport.lease(bucket=self._subjects.lease_bucket, key="pipeline")
+        fleet = Fleet(split=self._manifest.split, stages=len(self._manifest.stages))
+        return Pipeline(self._transport, self._subjects, lease, fleet, decoder=self.id)
+
+    async def _observe(self, heartbeats: Inbox, pipeline: Pipeline) -> None:
+        while True:
+            pipeline.observe(await heartbeats.get())
+
+    async def _cancel(self, cancels: Inbox) -> None:
+        while True:
+            message = await cancels.get()
+            self._desk.cancel(RequestId(message.data.decode(errors="replace")))
+
+    async def _serve(self, pipeline: Pipeline, done: Inbox) -> None:
+        """One epoch after the other, for ever."""
+        while True:
+            route = await pipeline.open()
+            self._begin(route)
+            runner = EpochRunner(
+                self._transport,
+                self._subjects,
+                self._core,
+                route,
+                decoder=self.id,
+                step_timeout=self._config.step_timeout,
+            )
+            try:
+                await runner.run(done, self._desk.work, self._on_result)
+            except EpochLostError as lost:
+                log.warning("epoch %d lost: %s; replaying %d requests", route.epoch, lost, len(self._core.running))
+            except BrokerError as error:
+                log.warning("epoch %d lost with the broker: %s", route.epoch, error)
+            self._core.lose_epoch()
+            self._desk.refuse_poison()
+
+    def _begin(self, route: Route) -> None:
+        self._epoch, self._epochs = route.epoch, self._epochs + 1
+        self._core.open_epoch(capacity_of(route, self._manifest, self._transport.max_payload, self._config))
+        self._desk.refuse_misfits()
+        where = f"{len(route.chain)} stages, {route.first.runner} {route.first.profile}"
+        log.info("epoch %d opened on %s", route.epoch, where)
+        if self._epochs == 1:
+            self._announce(f"ready decoder {self.id} for {self._subjects.model} on {where}")
+
+    def _on_result(self, progress: list[Progress]) -> None:
+        self._steps += 1
+        self._rate.add(sum(len(item.delta.ids) for item in progress), now())
+        self._desk.progress(progress)
+
+    async def _beat(self, pipeline: Pipeline) -> None:
+        subject = self._subjects.decoder_heartbeat(self.id)
+        while True:
+            try:
+                await self._transport.publish(subject, to_json(self._heartbeat(pipeline)))
+            except BrokerError as error:
+                log.debug("no heartbeat: %s", error)
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    def _heartbeat(self, pipeline: Pipeline) -> DecoderHeartbeat:
+        return DecoderHeartbeat(
+            decoder=self.id,
+            state="draining" if self._draining else "waiting" if pipeline.waits_for else "serving",
+            waits_for=pipeline.waits_for,
+            epoch=self._epoch,
+            model=self._subjects.model,
+            host=platform.node(),
+            pid=os.getpid(),
+            waiting=self._desk.open_requests - len(self._core.running),
+            running=len(self._core.running),
+            blocks=self._core.blocks.total,
+            free_blocks=self._core.blocks.free,
+            steps=self._steps,
+            steps_in_flight=len(self._core.flights),
+            replays=max(self._epochs - 1, 0),
+            tokens=self._rate.total,
+            tokens_per_second=self._rate.per_second(now()),
+        )
+
+    async def _drain(
+        self, pipeline: Pipeline, taking: list[asyncio.Task[None]], working: list[asyncio.Task[None]]
+    ) -> None:
+        """Announce, stop taking, finish what was accepted, hand the rest and the lease back."""
+        self._draining = True
+        for task in taking:
+            task.cancel()
+        try:
+            await self._desk.finished()
+        finally:
+            for task in working:
+                task.cancel()
+            await self._intake.give_back()
+            await pipeline.release()

@@ -1,0 +1,185 @@
+# pyright: basic
+"""Text to token ids and back: Hugging Face tokenizers, or OpenVINO's for models that came as GGUF.
+
+Either way text is emitted as it becomes certain: a character whose bytes are spread over several tokens appears once.
+"""
+
+import codecs
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from engine.contract.errors import ManifestError
+from engine.contract.manifest import Manifest
+
+REPLACEMENT: Final = "\ufffd"
+_PROBES: Final = ("Hello, world! 12345", "naïve café – ½ €", "日本語 🙂 ok\n\n  indented\ttab")
+
+
+class TextStream(Protocol):
+    """Turns the ids of one answer into text, piece by piece."""
+
+    def feed(self, ids: Sequence[int]) -> str:
+        """Text that these ids make certain; may be empty."""
+        ...
+
+    def flush(self) -> str:
+        """The rest, with U+FFFD for an unfinished character."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """What the decoder needs of a tokenizer."""
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Token ids; `special` adds what the model wants around raw text (a BOS, say)."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text without special tokens."""
+        ...
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """Messages through the model's chat template, ready for the answer. Raises ValueError."""
+        ...
+
+    def stream(self) -> TextStream:
+        """A fresh stream for one answer."""
+        ...
+
+
+def load_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
+    """The tokenizer of a split. Raises ManifestError when its files do not load."""
+    kinds: dict[str, Callable[[Path, str], Tokenizer]] = {
+        "huggingface": HuggingFaceTokenizer,
+        "openvino": OpenVinoTokenizer,
+    }
+    try:
+        return kinds[manifest.tokenizer_kind](folder / "tokenizer", manifest.chat_template)
+    except Exception as error:  # whatever a library raises about its own files
+        raise ManifestError(f"the tokenizer in {folder / 'tokenizer'} does not load: {error}") from error
+
+
+class WindowStream:
+    """Decodes a growing window twice and emits the difference: right for every tokenizer, two decodes a piece."""
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode = decode
+        self._ids: list[int] = []  # from the last emitted piece on: tokenizers look at what comes before
+        self._shown = 0  # ids of `_ids` whose text is out
+
+    def feed(self, ids: Sequence[int]) -> str:
+        """See TextStream."""
+        self._ids.extend(ids)
+        before, text = self._decode(self._ids[: self._shown]), self._decode(self._ids)
+        if text.endswith(REPLACEMENT) or len(text) <= len(before):
+            return ""
+        self._ids, self._shown = self._ids[self._shown :], len(self._ids) - self._shown
+        return text[len(before) :]
+
+    def flush(self) -> str:
+        """See TextStream."""
+        before, text = self._decode(self._ids[: self._shown]), self._decode(self._ids)
+        self._ids, self._shown = [], 0
+        return text[len(before) :]
+
+
+class ByteStream:
+    """Concatenates the bytes of tokens: for vocabularies where a text is exactly that."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self._pieces = pieces
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def feed(self, ids: Sequence[int]) -> str:
+        """See TextStream."""
+        return self._utf8.decode(b"".join(self._pieces[i] for i in ids))
+
+    def flush(self) -> str:
+        """See TextStream."""
+        return self._utf8.decode(b"", final=True)
+
+
+class HuggingFaceTokenizer:
+    """Over transformers' AutoTokenizer on local files."""
+
+    def __init__(self, folder: Path, chat_template: str) -> None:
+        from transformers import AutoTokenizer, logging  # noqa: PLC0415  seconds to import, needed by one process only
+
+        logging.set_verbosity_error()
+        self._tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        if chat_template:
+            self._tokenizer.chat_template = chat_template
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """See Tokenizer."""
+        return self._tokenizer.encode(text, add_special_tokens=special)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See Tokenizer."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """See Tokenizer."""
+        if not self._tokenizer.chat_template:
+            raise ValueError("this model has no chat template: send 'prompt' instead of 'messages'")
+        try:
+            return self._tokenizer.apply_chat_template(
+                [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+            )
+        except Exception as error:  # templates raise what they like
+            raise ValueError(f"the chat template refuses these messages: {error}") from error
+
+    def stream(self) -> TextStream:
+        """See Tokenizer."""
+        return WindowStream(self.decode)
+
+
+class OpenVinoTokenizer:
+    """Over openvino_genai.Tokenizer. Its decode is an inference, so streams concatenate bytes where that is right."""
+
+    def __init__(self, folder: Path, chat_template: str) -> None:
+        from openvino_genai import Tokenizer as GenAITokenizer  # noqa: PLC0415  only for models that need it
+
+        self._tokenizer = GenAITokenizer(str(folder))
+        if chat_template:
+            self._tokenizer.set_chat_template(chat_template)
+        self._template = chat_template
+        self._pieces = self._byte_pieces()
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """See Tokenizer."""
+        return self._tokenizer.encode(text, add_special_tokens=special).input_ids.data[0].tolist()
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See Tokenizer."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=True) if ids else ""
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """See Tokenizer."""
+        if not self._template:
+            raise ValueError("this model has no chat template: send 'prompt' instead of 'messages'")
+        try:
+            return self._tokenizer.apply_chat_template(
+                [dict(message) for message in messages], add_generation_prompt=True
+            )
+        except RuntimeError as error:
+            raise ValueError(f"the chat template refuses these messages: {str(error).splitlines()[-1]}") from error
+
+    def stream(self) -> TextStream:
+        """See Tokenizer."""
+        return WindowStream(self.decode) if self._pieces is None else ByteStream(self._pieces)
+
+    def _byte_pieces(self) -> list[bytes] | None:
+        """Bytes of every token, empty for special ones; None when texts are not their concatenation."""
+        vocabulary: dict[bytes, int] = self._tokenizer.get_vocab()
+        pieces = [b""] * (max(vocabulary.values()) + 1)
+        for piece, token in vocabulary.items():
+            looks_special = piece.startswith((b"<", b"[")) and piece.endswith((b">", b"]"))
+            if not looks_special or self.decode([token]):
+                pieces[token] = piece
+        for probe in _PROBES:
+            ids = self.encode(probe, special=False)
+            if ByteStream(pieces).feed(ids) != self.decode(ids):
+                return None
+        return pieces
