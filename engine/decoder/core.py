@@ -73,6 +73,7 @@ class DecoderCore:
             self.running.remove(sequence)
             self.blocks.release(sequence.blocks)
             self._free_slots.append(sequence.slot)
+            sequence.slot = -1
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
 
@@ -142,7 +143,7 @@ class DecoderCore:
         wanted = [plan for plan in plans if plan.picked]
         for plan, token in zip(wanted, tokens.tolist(), strict=True):
             sequence = plan.sequence
-            if sequence.answer.finish or sequence.slot < 0:
+            if sequence.slot < 0:  # removed while the step was in flight
                 continue
             delta = sequence.answer.accept((token,))
             sequence.tokens.extend(delta.ids)

@@ -1,0 +1,99 @@
+"""Small real things that stand in for large ones."""
+
+import numpy as np
+
+from engine.contract.ids import RequestId, StepNumber
+from engine.decoder.answer import Answer, EndRules
+from engine.decoder.batching import StepLimits
+from engine.decoder.core import Capacity, DecoderCore, PlannedStep, Progress
+from engine.decoder.sequence import Sequence
+
+EOS = 999
+
+
+class LetterStream:
+    """Token n is the letter n (0 is a), at once."""
+
+    def feed(self, ids: "list[int] | tuple[int, ...]") -> str:
+        return "".join(chr(ord("a") + i % 26) for i in ids)
+
+    def flush(self) -> str:
+        return ""
+
+
+def limits(**changes: int) -> StepLimits:
+    values = {
+        "steps_in_flight": 2,
+        "prefill_tokens": 64,
+        "min_row_tokens": 2,
+        "context_length": 256,
+        "block_size": 8,
+        "max_bytes": 1 << 20,
+        "hidden_size": 16,
+    }
+    return StepLimits(**(values | changes))
+
+
+def capacity(*, blocks: int = 64, slots: int = 16, **changes: int) -> Capacity:
+    return Capacity(blocks=blocks, slots=slots, limits=limits(**changes))
+
+
+def sequence(
+    name: str = "r", prompt: int = 5, max_tokens: int = 6, *, stop: tuple[str, ...] = (), first: int = 1
+) -> Sequence:
+    rules = EndRules(eos_ids=frozenset({EOS}), max_tokens=max_tokens, stop=stop)
+    return Sequence(
+        id=RequestId(name),
+        tokens=list(range(first, first + prompt)),
+        prompt_length=prompt,
+        limit=prompt + max_tokens,
+        answer=Answer(rules, LetterStream()),
+        arrived=0.0,
+    )
+
+
+class CountingPipeline:
+    """A whole pipeline in an array: remembers each block's tokens, and answers 'last token + 1'.
+
+    It refuses what a real one would compute wrongly: positions never written, or written by somebody else.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._cache: dict[tuple[int, int], int] = {}
+
+    def run(self, step: PlannedStep) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
+        out: list[int] = []
+        at = block_at = 0
+        for start, length, _, picked_start, picked, blocks in step.rows.table.tolist():
+            table = step.rows.blocks[block_at : block_at + blocks].tolist()
+            tokens = step.tokens[at : at + length].tolist()
+            for position, token in enumerate(tokens, start):
+                self._cache[table[position // self._block_size], position % self._block_size] = token
+            for position in range(start + picked_start + 1):
+                assert (table[position // self._block_size], position % self._block_size) in self._cache
+            history = [
+                self._cache[table[p // self._block_size], p % self._block_size] for p in range(start + length)
+            ]
+            for position in range(start + picked_start, start + picked_start + picked):
+                known = history[: position + 1]
+                assert all(b == a + 1 for a, b in zip(known, known[1:], strict=False)), known
+                out.append(known[-1] + 1)
+            at, block_at = at + length, block_at + blocks
+        return np.array(out, np.int32)
+
+
+def drive(
+    core: DecoderCore, pipeline: CountingPipeline, *, flying: list[PlannedStep] | None = None, steps: int = 10_000
+) -> list[Progress]:
+    """Run until nothing is left to do; results come back in order, as many steps in flight as the core wants."""
+    progress: list[Progress] = []
+    flying = [] if flying is None else flying
+    for now in range(steps):
+        while (step := core.next_step(float(now))) is not None:
+            flying.append(step)
+        if not flying:
+            return progress
+        done = flying.pop(0)
+        progress += core.result(StepNumber(done.number), pipeline.run(done), float(now))
+    raise AssertionError(f"not finished after {steps} steps")
