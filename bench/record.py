@@ -1,0 +1,64 @@
+"""A measurement, where it came from, and the table it ends up in."""
+
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def commit() -> str:
+    return subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+
+
+def processor() -> str:
+    """Model name and the widest vector instructions: ratios differ between instruction sets."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor()
+    lines = dict(line.split("\t: ", 1) for line in text.splitlines() if "\t: " in line)
+    flags = lines.get("flags", "").split()
+    widest = next((f for f in ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "sse4_2") if f in flags), "")
+    return f"{lines.get('model name', '?')} {widest}".strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Raw samples of one question under one set of parameters."""
+
+    name: str
+    params: dict[str, Any]
+    unit: str
+    samples: list[float]
+    commit: str = field(default_factory=commit)
+    at: float = field(default_factory=time.time)
+    processor: str = field(default_factory=processor)
+    versions: dict[str, str] = field(
+        default_factory=lambda: {name: version(name) for name in ("openvino", "openvino-genai", "nats-py", "shardline")}
+    )
+
+    def append_to(self, results: Path) -> None:
+        results.parent.mkdir(parents=True, exist_ok=True)
+        with results.open("ab") as file:
+            file.write(orjson.dumps(asdict(self), option=orjson.OPT_APPEND_NEWLINE))
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
+    """(median, least, largest) of paired ratios: round i of one side against round i of the other."""
+    ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
+    return statistics.median(ratios), ratios[0], ratios[-1]
