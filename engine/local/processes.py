@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 STOP_SECONDS: Final = 10.0  # to drain, after SIGTERM
 _PR_SET_PDEATHSIG: Final = 1
@@ -83,7 +83,7 @@ class Child:
             self._process.kill()
 
     async def _read(self) -> None:
-        assert self._process.stdout is not None  # noqa: S101  asked for in start
+        assert self._process.stdout is not None
         while line := await self._process.stdout.readline():
             async with self._news:
                 self.lines.append(line.decode(errors="replace").rstrip())
@@ -134,7 +134,7 @@ class Processes:
         return child
 
 
-def _own_group() -> dict[str, object]:
+def _own_group() -> dict[str, Any]:
     """A Ctrl-C at the terminal reaches the parent only; the children end in order."""
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
