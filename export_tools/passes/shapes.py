@@ -34,7 +34,9 @@ def labelled_shapes(model: ov.Model) -> dict[str, list[int]]:
     for parameter in model.get_parameters():
         names = parameter.output(0).get_names() & set(_INPUTS)
         if not names:
-            raise CutError(f"unknown input {parameter.get_friendly_name()}: a stateful text decoder has {list(_INPUTS)}")
+            raise CutError(
+                f"unknown input {parameter.get_friendly_name()}: a stateful text decoder has {list(_INPUTS)}"
+            )
         parameter.set_partial_shape(ov.PartialShape(_INPUTS[names.pop()]))
     reads = shape_reads(model)
     model.add_results([op.result(node.output(0)) for node in reads])

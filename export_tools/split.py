@@ -1,0 +1,156 @@
+# pyright: basic
+"""Write a model as shards: cut, store, describe."""
+
+import hashlib
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import openvino as ov
+
+from engine.contract.errors import CutError, UsageError
+from engine.contract.manifest import SCHEMA, Manifest, StageManifest, digest_file
+from export_tools.passes.beam_gather import inject_beam_gather, remove_beam_gather
+from export_tools.passes.boundaries import find_boundaries
+from export_tools.passes.cut import cut
+from export_tools.passes.graph import kind
+from export_tools.passes.head import find_head
+from export_tools.plan import even_plan, explicit_plan
+from export_tools.sources.source import Source
+from export_tools.weigh import weigh
+
+F32_BYTES: Final = 4
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitOptions:
+    """What the user wants."""
+
+    out: Path
+    stages: int
+    layers: tuple[int, ...] = ()  # explicit layers per stage, instead of an even plan
+    name: str = ""
+    beam_gather: bool = True
+    force: bool = False
+
+
+def split(source: Source, options: SplitOptions, say: Say) -> Manifest:
+    """Write the split to `options.out`, all of it or nothing. Raises UsageError, CutError."""
+    if options.out.exists() and not options.force:
+        raise UsageError(f"{options.out} exists: choose another --out, or --force to replace it")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    core = ov.Core()
+    whole = core.read_model(source.model)
+    plan = _plan(whole, options)
+    with tempfile.TemporaryDirectory(
+        prefix=f".{options.out.name}-", dir=options.out.parent, ignore_cleanup_errors=True
+    ) as temporary:
+        folder = Path(temporary) / "split"
+        folder.mkdir()
+        stages = []
+        for index, (first, last) in enumerate(plan):
+            stages.append(_write_stage(core, source, folder, index, first, last, options.beam_gather))
+            size = stages[-1].weight_bytes / 2**20
+            say(f"stage {index}: layers [{first}, {last}), {size:.0f} MiB")
+        manifest = _manifest(whole, source, folder, tuple(stages), options)
+        manifest.save(folder)
+        if options.out.exists():
+            shutil.rmtree(options.out)
+        folder.rename(options.out)
+    return manifest
+
+
+def _plan(whole: ov.Model, options: SplitOptions) -> tuple[tuple[int, int], ...]:
+    weights = weigh(whole)
+    if not options.layers:
+        return even_plan(weights, options.stages)
+    if options.stages not in (0, len(options.layers)):
+        raise UsageError(f"--stages {options.stages} but --layers names {len(options.layers)} stages")
+    return explicit_plan(options.layers, len(weights.layers))
+
+
+def _write_stage(
+    core: ov.Core, source: Source, folder: Path, index: int, first: int, last: int, beam_gather: bool
+) -> StageManifest:
+    shard = cut(lambda: core.read_model(source.model), first, last)
+    if beam_gather:
+        inject_beam_gather(shard)
+    else:
+        remove_beam_gather(shard)
+    target = folder / f"stage{index}" / "openvino_model.xml"
+    target.parent.mkdir()
+    ov.save_model(shard, target, compress_to_fp16=False)
+    files = tuple(digest_file(folder, path) for path in (target, target.with_suffix(".bin")))
+    return StageManifest(
+        index=index,
+        first_layer=first,
+        last_layer=last,
+        model=target.relative_to(folder).as_posix(),
+        files=files,
+        weight_bytes=files[1].bytes,
+    )
+
+
+def _manifest(
+    whole: ov.Model, source: Source, folder: Path, stages: tuple[StageManifest, ...], options: SplitOptions
+) -> Manifest:
+    tokenizer = folder / "tokenizer"
+    tokenizer.mkdir()
+    for path in source.tokenizer_files:
+        shutil.copyfile(path, tokenizer / path.name)
+    name = options.name or source.name
+    head = find_head(whole)
+    return Manifest(
+        schema=SCHEMA,
+        name=name,
+        slug=slug_of(name),
+        source_digest=source.digest,
+        split=hashlib.sha256("".join(f.sha256 for stage in stages for f in stage.files).encode()).hexdigest(),
+        layers=len(find_boundaries(whole).attention),
+        hidden_size=_length(list(head.get_input_partial_shape(0))[-1], "hidden size"),
+        vocabulary=_length(list(whole.output(0).get_partial_shape())[-1], "vocabulary"),
+        context_length=source.context_length,
+        kv_bytes_per_token=kv_bytes_per_token(whole),
+        beam_gather=options.beam_gather,
+        stages=stages,
+        tokenizer_kind=source.tokenizer_kind,
+        tokenizer_files=tuple(digest_file(folder, path) for path in sorted(tokenizer.iterdir())),
+        chat_template=source.chat_template,
+        eos_ids=source.eos_ids,
+        bos_id=source.bos_id,
+        generation_defaults=source.generation_defaults,
+        versions={"openvino": ov.__version__, "shardline": version("shardline")},
+    )
+
+
+def kv_bytes_per_token(model: ov.Model) -> int:
+    """Bytes that one token takes in all caches of a model, in f32."""
+    total = 0
+    for node in model.get_ops():
+        if kind(node) == "ReadValue":
+            dims = list(node.get_output_partial_shape(0))[1:]
+            size = F32_BYTES
+            for dim in dims:
+                size *= 1 if dim.is_dynamic else dim.get_length()
+            total += size
+    return total
+
+
+def slug_of(name: str) -> str:
+    """A name that may stand in a subject: lower case, [a-z0-9_-]. Raises UsageError when nothing is left."""
+    slug = re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-")[:64]
+    if not slug:
+        raise UsageError(f"no name can be made of {name!r}: give one with --name")
+    return slug
+
+
+def _length(dimension: ov.Dimension, what: str) -> int:
+    if dimension.is_dynamic:
+        raise CutError(f"the {what} of this model is not fixed")
+    return dimension.get_length()

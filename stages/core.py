@@ -1,0 +1,146 @@
+"""What a worker does with a message, without any I/O: bytes in, bytes out. Runs in the one thread that computes."""
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from engine.contract.control import Open, Opened
+from engine.contract.errors import DeviceError, ErrorCode, FrameError, StepError
+from engine.contract.ids import Epoch, StepNumber
+from engine.contract.messages import Frame, Step, StepFailed, StepResult
+from engine.wire.frame import decode, encode
+from stages.gate import Gate, Route
+from stages.identity import Identity
+from stages.runner import Runner
+from stages.sampling import greedy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """A message to publish, and what it took to make it."""
+
+    subject: str
+    data: bytes
+    reply: str = ""
+    code: str = ""  # "" when a step was computed, else why not
+    message: str = ""
+    began: float = 0.0  # time.monotonic(), seconds
+    ended: float = 0.0
+
+
+class StageCore:
+    """One shard behind its gate. Not thread-safe: every call from one thread, in arrival order."""
+
+    def __init__(self, identity: Identity, runner: Runner) -> None:
+        self._identity, self._runner = identity, runner
+        self._gate = Gate(identity.incarnation, last=identity.last)
+        self._newest = 0
+        self.refused: Counter[str] = Counter()  # by code, dropped frames included
+
+    @property
+    def epoch(self) -> Epoch:
+        """The epoch adopted last; 0 before the first. Safe to read from any thread."""
+        return self._gate.epoch
+
+    @property
+    def route(self) -> Route | None:
+        """Where results go. Safe to read from any thread."""
+        return self._gate.route
+
+    def announce(self, epoch: int) -> None:
+        """A newer epoch is about to be opened: drop what still waits of older ones. Callable from any thread."""
+        self._newest = max(self._newest, epoch)
+
+    def open(self, message: Open) -> Opened:
+        """Adopt an epoch, or say why not."""
+        opened = self._gate.adopt(message)
+        if not opened.code:
+            self._runner.reset()
+        return opened
+
+    def handle(self, data: bytes, reply: str = "") -> Outgoing | None:
+        """Compute a step or refuse it; None when there is nobody to tell. `reply`: the sender's subject for failures."""
+        try:
+            frame = decode(data)
+            if not isinstance(frame, Step):
+                raise FrameError(f"a {type(frame).__name__} where steps go")
+        except FrameError as error:
+            return self._undecodable(error)
+        began = time.monotonic()
+        try:
+            if frame.epoch < self._newest:
+                raise StepError(ErrorCode.STALE_EPOCH, f"epoch {self._newest} is being opened")
+            route = self._gate.admit(frame)
+            subject, result, onward = self._compute(frame, route)
+        except StepError as error:
+            return self._refuse(frame, error, reply)
+        except DeviceError as error:
+            return self._refuse(frame, StepError(ErrorCode.DEVICE_FAILED, str(error)), reply)
+        return Outgoing(subject=subject, data=encode(result), reply=onward, began=began, ended=time.monotonic())
+
+    def _compute(self, step: Step, route: Route) -> tuple[str, Frame, str]:
+        try:
+            value = self._runner.infer(step.rows, step.value)
+            return self._result(step, route, value)
+        except (StepError, DeviceError):
+            self._gate.close_epoch()
+            raise
+
+    def _result(self, step: Step, route: Route, value: npt.NDArray[Any]) -> tuple[str, Frame, str]:
+        if self._identity.last:
+            result = StepResult(
+                epoch=step.epoch,
+                number=step.number,
+                incarnation=self._identity.incarnation,
+                tokens=greedy(value),
+            )
+            return route.done, result, ""
+        onward = Step(
+            epoch=step.epoch,
+            number=step.number,
+            incarnation=route.next_incarnation,
+            rows=step.rows,
+            value=value,
+            extra=step.extra,
+        )
+        return route.next_subject, onward, route.done  # the broker's 503 for the next stage goes to the decoder
+
+    def _refuse(self, step: Step, error: StepError, reply: str) -> Outgoing | None:
+        self.refused[error.code] += 1
+        if error.code == ErrorCode.STALE_EPOCH:
+            return None  # its decoder has moved on
+        known = self.route is not None and step.epoch == self.route.epoch
+        subject = self.route.done if known and self.route else reply
+        return self.failure(error.code, str(error), epoch=step.epoch, number=step.number, subject=subject)
+
+    def _undecodable(self, error: FrameError) -> Outgoing | None:
+        self.refused[error.code] += 1
+        if error.code != ErrorCode.WRONG_VERSION:
+            return None
+        return self.failure(error.code, str(error))
+
+    def failure(
+        self,
+        code: ErrorCode,
+        message: str,
+        *,
+        epoch: Epoch | None = None,
+        number: StepNumber | None = None,
+        subject: str | None = None,
+    ) -> Outgoing | None:
+        """A StepFailed, by default of the step expected next to the current decoder; None when there is nobody."""
+        to = subject if subject is not None else self.route.done if self.route else ""
+        if not to:
+            return None
+        failed = StepFailed(
+            epoch=self.epoch if epoch is None else epoch,
+            number=self._gate.expected if number is None else number,
+            incarnation=self._identity.incarnation,
+            stage=self._identity.stage,
+            code=code,
+            message=message,
+        )
+        return Outgoing(subject=to, data=encode(failed), code=code, message=message)
