@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from engine.contract.errors import UsageError
 
@@ -57,4 +58,4 @@ def explicit_plan(counts: Sequence[int], layers: int) -> tuple[tuple[int, int], 
 
 def ranges(edges: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """Pairs of neighbouring edges."""
-    return tuple(zip(edges, edges[1:], strict=False))
+    return tuple(pairwise(edges))

@@ -1,8 +1,8 @@
 # pyright: basic
 """Cut the layers [first, last) out of a stateful decoder: exactly its operations, weights and settings (D1).
 
-Inputs of the shard: input_ids (first stage) or inputs_embeds, float32 [batch, tokens, hidden] (the paged pass insists on
-that name), attention_mask, position_ids, beam_idx as far as it uses them. Output: hidden_states or logits.
+Inputs of the shard: input_ids (first stage) or inputs_embeds, float32 [batch, tokens, hidden] (the paged pass insists
+on that name), attention_mask, position_ids, beam_idx as far as it uses them. Output: hidden_states or logits.
 """
 
 from collections.abc import Callable
@@ -138,5 +138,5 @@ def _check_inside(kept: list[ov.Node], mine: set[str], first: int, last: int) ->
         if first > 0 and kind(node) == "Parameter" and "input_ids" in node.output(0).get_names():
             readers = [child.get_friendly_name() for child in data_children(node)]
             raise CutError(
-                f"layers [{first}, {last}) read the token ids themselves in {readers[:1]}: cannot be cut there"
+                f"layers [{first}, {last}) read the token ids in {readers[0]}: cannot be cut there"
             )

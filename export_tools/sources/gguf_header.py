@@ -1,4 +1,4 @@
-"""Metadata of a GGUF file: a few numbers and names, read from its header only (format: GGUF specification, version 3)."""
+"""Metadata of a GGUF file: a few numbers and names, read from its header (GGUF specification, version 3)."""
 
 import struct
 from pathlib import Path

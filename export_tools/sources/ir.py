@@ -75,7 +75,7 @@ def tokenizer_hints(folder: Path) -> dict[str, Any]:
 def _extension() -> Path:
     import openvino_tokenizers  # noqa: PLC0415
 
-    return openvino_tokenizers._ext_path
+    return Path(openvino_tokenizers._ext_path)
 
 
 def _json(path: Path) -> dict[str, Any]:
