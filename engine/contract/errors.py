@@ -40,6 +40,7 @@ class ErrorCode(StrEnum):
     FOREIGN_INCARNATION = "foreign_incarnation"
     INVALID_ROWS = "invalid_rows"
     DEVICE_FAILED = "device_failed"
+    NEXT_STAGE_GONE = "next_stage_gone"
 
 
 class ShardlineError(Exception):

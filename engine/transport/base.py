@@ -2,7 +2,8 @@
 
 Rules that every transport keeps, the in-process twin included:
 - order is kept per sender and subject; delivery is at most once;
-- a publish with a `reply` to a subject that nobody subscribes to brings an `Incoming` with `no_responder` to `reply`;
+- a publish with a `reply` to a subject that nobody subscribes to brings an `Incoming` with `no_responder` to `reply`,
+  provided that the sender itself subscribes to `reply` (the broker tells nobody else: measured, nats-server 2.15);
 - an inbox is bounded; what does not fit is dropped and counted, as the broker does with a slow consumer.
 """
 

@@ -1,7 +1,6 @@
 """A broker in a dictionary, with the rules of the real one: for tests, and as their statement."""
 
 import asyncio
-import itertools
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -38,22 +37,24 @@ class MemoryBroker:
     subscriptions: list[Subscription] = field(default_factory=list[Subscription])
     queues: dict[str, "MemoryQueue"] = field(default_factory=dict[str, "MemoryQueue"])
     leases: dict[tuple[str, str], "MemoryLease"] = field(default_factory=dict[tuple[str, str], "MemoryLease"])
-    _turn: itertools.count[int] = field(default_factory=itertools.count)
+    deliveries: int = 0  # to groups, in turn
 
-    def publish(self, subject: str, data: bytes, reply: str) -> None:
-        """Deliver to everybody subscribed, or tell `reply` that nobody is."""
+    def publish(self, subject: str, data: bytes, reply: str, sender: "MemoryTransport") -> None:
+        """Deliver to everybody subscribed, or tell the sender at `reply` that nobody is."""
         found = [s for s in self.subscriptions if matches(s.pattern, subject) and s.owner.connected]
         captured = [queue for queue in self.queues.values() if queue.subject == subject]
         for queue in captured:
             queue.store(data)
         if not found and not captured and reply:
-            self._deliver(reply, b"", "", no_responder=True)
+            for subscription in self.subscriptions:
+                if subscription.owner is sender and matches(subscription.pattern, reply):
+                    subscription.inbox.put(reply, b"", no_responder=True)
             return
         copies = [data] if self.intercept is None else list(self.intercept(subject, data))
         for copy in copies:
             self._deliver(subject, copy, reply)
 
-    def _deliver(self, subject: str, data: bytes, reply: str, *, no_responder: bool = False) -> None:
+    def _deliver(self, subject: str, data: bytes, reply: str) -> None:
         groups: defaultdict[str, list[Subscription]] = defaultdict(list)
         for subscription in self.subscriptions:
             if not subscription.owner.connected or not matches(subscription.pattern, subject):
@@ -61,10 +62,11 @@ class MemoryBroker:
             if subscription.group:
                 groups[subscription.group].append(subscription)
             else:
-                subscription.inbox.put(subject, data, reply, no_responder=no_responder)
+                subscription.inbox.put(subject, data, reply)
         for members in groups.values():
-            chosen = members[next(self._turn) % len(members)]
-            chosen.inbox.put(subject, data, reply, no_responder=no_responder)
+            chosen = members[self.deliveries % len(members)]
+            self.deliveries += 1
+            chosen.inbox.put(subject, data, reply)
 
 
 def matches(pattern: tuple[str, ...], subject: str) -> bool:
@@ -96,7 +98,7 @@ class MemoryTransport:
             raise BrokerError("not connected to the broker")
         if len(data) > self.max_payload:
             raise BrokerError(f"message of {len(data)} bytes, the broker takes {self.max_payload} (max_payload)")
-        self._broker.publish(subject, bytes(data), reply)
+        self._broker.publish(subject, bytes(data), reply, self)
 
     async def request(self, subject: str, data: bytes, *, timeout: float) -> Incoming:
         """See Transport."""

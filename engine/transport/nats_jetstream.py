@@ -77,6 +77,7 @@ async def open_queue(
     dead = StreamConfig(
         name=dead_stream,
         subjects=[dead_subject],
+        retention=RetentionPolicy.LIMITS,
         discard=DiscardPolicy.OLD,
         storage=StorageType.FILE,
         max_msgs=MAX_DEAD,
@@ -97,10 +98,7 @@ async def open_queue(
 
 async def _ensure_stream(js: JetStreamContext, url: str, config: StreamConfig) -> None:
     """Create a stream, or use one that is there if it does the same thing."""
-    try:
-        found = await _on_jetstream(url, _optional(js.stream_info, config.name or ""))
-    except BrokerError:
-        raise
+    found = await _on_jetstream(url, _optional(js.stream_info, config.name or ""))
     if found is None:
         await _on_jetstream(url, js.add_stream(config))
         return
@@ -212,7 +210,7 @@ class NatsJob:
         letter = dead_letter(self.sequence, reason, self.data)
         headers = {"Nats-Msg-Id": f"dead-{self.sequence}"}  # buried twice is buried once
         await self._settle(self._js.publish(self._dead_subject, letter, timeout=PUBLISH_SECONDS, headers=headers))
-        await self._settle(self._message.term())
+        await self.done()  # as good as a term, and confirmed
 
     async def _settle(self, action: Awaitable[Any]) -> None:
         try:

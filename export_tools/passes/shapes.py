@@ -2,7 +2,7 @@
 """What the dimensions behind a ShapeOf mean: batch, new tokens, past tokens, or a number.
 
 Right of a cut the graph still reads shapes of tensors that stay on the left. A copy of the model is reshaped to
-distinct primes; wherever one of them comes out, the dimension's meaning is known and it can be rebuilt from other inputs.
+distinct primes; wherever one of them comes out, its meaning is known and it can be rebuilt from other inputs.
 """
 
 from typing import Final

@@ -1,0 +1,240 @@
+"""The rules of every transport, run on the in-process twin and on a real broker."""
+
+import asyncio
+
+import pytest
+
+from engine.contract.errors import BrokerError, LeaseLostError, NoResponderError
+from engine.transport.base import Transport, WorkQueue
+from tests.transport.conftest import WithTwo
+
+
+def test_messages_come_in_the_order_they_were_sent(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        async with two.subscribe("a.b") as inbox:
+            for i in range(100):
+                await one.publish("a.b", str(i).encode())
+            assert [int((await inbox.get()).data) for _ in range(100)] == list(range(100))
+
+    with_two(test)
+
+
+@pytest.mark.parametrize("pattern", ["a.*", "a.>", ">", "*.b"])
+def test_wildcards_match(with_two: WithTwo, pattern: str) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        async with two.subscribe(pattern) as inbox:
+            await one.publish("c", b"not for > only")
+            await one.publish("a.b", b"x")
+            message = await inbox.get()
+            while message.subject != "a.b":
+                message = await inbox.get()
+            assert message.data == b"x"
+
+    with_two(test)
+
+
+def test_nothing_is_missed_once_subscribed(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        for i in range(50):
+            async with two.subscribe(f"s.{i}") as inbox:
+                await one.publish(f"s.{i}", b"x")
+                assert (await inbox.get()).data == b"x"
+
+    with_two(test)
+
+
+def test_a_message_for_nobody_comes_back_to_its_sender(with_two: WithTwo) -> None:
+    async def test(one: Transport, _: Transport) -> None:
+        async with one.subscribe("done.*") as inbox:
+            await one.publish("nobody.here", b"x", reply="done.7")
+            message = await inbox.get()
+            assert (message.no_responder, message.subject) == (True, "done.7")
+
+    with_two(test)
+
+
+def test_nobody_else_learns_of_a_message_for_nobody(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        async with two.subscribe("done.7") as inbox:
+            await one.publish("nobody.here", b"x", reply="done.7")
+            await one.publish("done.7", b"the next message")
+            assert (await inbox.get()).data == b"the next message"
+
+    with_two(test)
+
+
+def test_an_empty_message_is_not_mistaken_for_no_responder(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        async with two.subscribe("done.7") as inbox:
+            await one.publish("done.7", b"")
+            assert not (await inbox.get()).no_responder
+
+    with_two(test)
+
+
+def test_each_message_goes_to_one_member_of_a_group(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        async with two.subscribe("g", group="x") as first, two.subscribe("g", group="x") as second:
+            for _ in range(20):
+                await one.publish("g", b"x")
+            await one.barrier()
+            await two.barrier()
+            assert first.waiting + second.waiting == 20
+
+    with_two(test)
+
+
+def test_a_request_brings_its_answer(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        async with two.subscribe("ask") as inbox:
+
+            async def answer() -> None:
+                message = await inbox.get()
+                await two.publish(message.reply, message.data + b"!")
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(answer())
+                assert (await one.request("ask", b"well", timeout=5)).data == b"well!"
+
+    with_two(test)
+
+
+def test_a_request_to_nobody_fails_at_once(with_two: WithTwo) -> None:
+    async def test(one: Transport, _: Transport) -> None:
+        with pytest.raises(NoResponderError):
+            await one.request("nobody", b"x", timeout=20)
+
+    with_two(test)
+
+
+def test_a_request_without_an_answer_times_out(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        async with two.subscribe("silent"):
+            with pytest.raises(TimeoutError):
+                await one.request("silent", b"x", timeout=0.1)
+
+    with_two(test)
+
+
+def test_a_message_of_max_payload_passes_and_one_byte_more_is_refused(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        async with two.subscribe("big") as inbox:
+            await one.publish("big", bytes(one.max_payload))
+            assert len((await inbox.get()).data) == one.max_payload
+            with pytest.raises(BrokerError, match="max_payload"):
+                await one.publish("big", bytes(one.max_payload + 1))
+            await one.publish("big", b"still connected")
+            assert (await inbox.get()).data == b"still connected"
+
+    with_two(test)
+
+
+def test_a_full_inbox_drops_and_counts(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        async with two.subscribe("flood", limit=3) as inbox:
+            for _ in range(5):
+                await one.publish("flood", b"x")
+            await one.barrier()
+            await two.barrier()
+            assert (inbox.waiting, inbox.dropped) == (3, 2)
+
+    with_two(test)
+
+
+def test_an_arrival_sets_the_wake_event(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        wake = asyncio.Event()
+        async with two.subscribe("w", wake=wake) as inbox:
+            await one.publish("w", b"x")
+            await wake.wait()
+            assert inbox.take() is not None
+            assert inbox.take() is None
+
+    with_two(test)
+
+
+async def queue_of(transport: Transport) -> WorkQueue:
+    return await transport.work_queue(stream="Q", subject="q.prompt", dead_stream="D", dead_subject="q.dead")
+
+
+def test_a_plain_publish_is_captured_by_the_queue(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        queue = await queue_of(two)
+        await one.publish("q.prompt", b"hello")
+        [job] = await queue.take(5, timeout=5)
+        assert (job.data, job.deliveries) == (b"hello", 1)
+        await job.done()
+        assert (await queue.depth()).working == 0
+
+    with_two(test)
+
+
+def test_an_empty_queue_gives_nothing(with_two: WithTwo) -> None:
+    async def test(one: Transport, _: Transport) -> None:
+        assert await (await queue_of(one)).take(5, timeout=0.1) == []
+
+    with_two(test)
+
+
+def test_a_job_given_back_comes_again_and_says_so(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        queue = await queue_of(one)
+        sequence = await (await queue_of(two)).put(b"x")
+        [job] = await queue.take(1, timeout=5)
+        assert job.sequence == sequence
+        await job.give_back(0.0)
+        [again] = await queue.take(1, timeout=5)
+        assert (again.sequence, again.deliveries) == (sequence, 2)
+
+    with_two(test)
+
+
+def test_each_job_goes_to_one_taker(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        first, second = await queue_of(one), await queue_of(two)
+        for i in range(6):
+            await first.put(str(i).encode())
+        taken = [*await first.take(3, timeout=5), *await second.take(10, timeout=5)]
+        assert sorted(job.data for job in taken) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+    with_two(test)
+
+
+def test_a_buried_job_is_a_dead_letter_and_does_not_come_again(with_two: WithTwo) -> None:
+    async def test(one: Transport, _: Transport) -> None:
+        queue = await queue_of(one)
+        await queue.put(b"poison")
+        [job] = await queue.take(1, timeout=5)
+        await job.bury("too bad")
+        depth = await queue.depth()
+        assert (depth.pending, depth.working, depth.dead) == (0, 0, 1)
+
+    with_two(test)
+
+
+def test_the_depth_tells_waiting_from_working(with_two: WithTwo) -> None:
+    async def test(one: Transport, _: Transport) -> None:
+        queue = await queue_of(one)
+        for _ in range(3):
+            await queue.put(b"x")
+        await queue.take(1, timeout=5)
+        depth = await queue.depth()
+        assert (depth.pending, depth.working) == (2, 1)
+
+    with_two(test)
+
+
+def test_a_lease_changes_hands_only_by_its_revision(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        mine, theirs = await one.lease(bucket="L", key="k"), await two.lease(bucket="L", key="k")
+        assert await mine.read() is None
+        first = await mine.write(b"me", after=0)
+        assert await theirs.read() == (first, b"me")
+        with pytest.raises(LeaseLostError):
+            await theirs.write(b"them", after=0)
+        second = await theirs.write(b"them", after=first)
+        assert second > first
+        with pytest.raises(LeaseLostError):
+            await mine.write(b"me again", after=first)
+
+    with_two(test)
