@@ -39,11 +39,15 @@ class SplitOptions:
     beam_gather: bool = True
     force: bool = False
 
+    def check_target(self) -> None:
+        """Raise UsageError when the target is there and may not be replaced; before any work is done."""
+        if self.out.exists() and not self.force:
+            raise UsageError(f"{self.out} exists: choose another --out, or --force to replace it")
+
 
 def split(source: Source, options: SplitOptions, say: Say) -> Manifest:
     """Write the split to `options.out`, all of it or nothing. Raises UsageError, CutError."""
-    if options.out.exists() and not options.force:
-        raise UsageError(f"{options.out} exists: choose another --out, or --force to replace it")
+    options.check_target()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     core = ov.Core()
     whole = core.read_model(source.model)
@@ -110,6 +114,7 @@ def _manifest(
         schema=SCHEMA,
         name=name,
         slug=slug_of(name),
+        source=str(source.path.resolve()),
         source_digest=source.digest,
         split=hashlib.sha256("".join(f.sha256 for stage in stages for f in stage.files).encode()).hexdigest(),
         layers=len(find_boundaries(whole).attention),

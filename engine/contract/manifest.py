@@ -41,6 +41,7 @@ class Manifest:
     schema: int
     name: str  # for people
     slug: str  # in subjects: [A-Za-z0-9_-]
+    source: str  # where it was when it was split
     source_digest: str  # sha256 over the source's files
     split: str  # digest over the shards: equal only for workers of one split
     layers: int

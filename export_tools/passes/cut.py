@@ -137,6 +137,4 @@ def _check_inside(kept: list[ov.Node], mine: set[str], first: int, last: int) ->
             )
         if first > 0 and kind(node) == "Parameter" and "input_ids" in node.output(0).get_names():
             readers = [child.get_friendly_name() for child in data_children(node)]
-            raise CutError(
-                f"layers [{first}, {last}) read the token ids in {readers[0]}: cannot be cut there"
-            )
+            raise CutError(f"layers [{first}, {last}) read the token ids in {readers[0]}: cannot be cut there")

@@ -31,6 +31,7 @@ def read_gguf(path: Path, workspace: Path) -> Source:
     source = read_ir_folder(workspace)
     return replace(
         source,
+        path=path,
         name=str(header.get("general.name") or path.stem),
         context_length=int(header.get(f"{architecture}.context_length") or DEFAULT_CONTEXT),
         eos_ids=_eos(header, source.eos_ids),

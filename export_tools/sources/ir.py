@@ -41,6 +41,7 @@ def read_ir_folder(folder: Path) -> Source:
         raise UsageError(f"{folder} has neither tokenizer.json nor {OV_FILES[0]}: a model needs its tokenizer")
     hints = tokenizer_hints(folder)
     return Source(
+        path=folder,
         model=model,
         name=config.get("_name_or_path") or folder.resolve().name,
         tokenizer_kind=kind,

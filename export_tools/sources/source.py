@@ -9,6 +9,7 @@ from typing import Any, Literal
 class Source:
     """A stateful OpenVINO model on disk and what is known beside it."""
 
+    path: Path  # what the user named
     model: Path  # openvino_model.xml
     name: str
     tokenizer_kind: Literal["huggingface", "openvino"]

@@ -1,0 +1,104 @@
+"""`shard-export`: make shards, check shards."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Literal
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from engine.contract.errors import ShardlineError, UsageError
+from engine.service import fail
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Cut a model into shards, and check shards.")
+
+
+@app.command()
+def split(
+    source: Annotated[Path, typer.Argument(help="Folder with a stateful OpenVINO LLM, or a .gguf file.")],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    stages: Annotated[int, typer.Option(min=1, help="How many shards.")] = 0,
+    layers: Annotated[str, typer.Option(help="Layers per stage, e.g. 18,12, instead of an even plan.")] = "",
+    name: Annotated[str, typer.Option(help="Model name; goes into subjects.")] = "",
+    no_beam_gather: Annotated[bool, typer.Option("--no-beam-gather", help="For measurements: slower.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
+) -> None:
+    """Cut SOURCE into shards."""
+    _run(lambda: _split(source, out, stages, layers, name, not no_beam_gather, force))
+
+
+def _split(source: Path, out: Path, stages: int, layers: str, name: str, beam_gather: bool, force: bool) -> None:
+    from export_tools.sources.open import open_source  # noqa: PLC0415  loads OpenVINO: not for --help
+    from export_tools.split import SplitOptions  # noqa: PLC0415
+    from export_tools.split import split as write  # noqa: PLC0415
+
+    say = Console(stderr=True).print
+    counts = _counts(layers)
+    if not stages and not counts:
+        raise UsageError("how many shards? give --stages N, or --layers 18,12")
+    options = SplitOptions(out=out, stages=stages, layers=counts, name=name, beam_gather=beam_gather, force=force)
+    options.check_target()
+    say(f"reading {source}", highlight=False)
+    with open_source(source) as opened:
+        manifest = write(opened, options, lambda line: say(line, highlight=False))
+    print(f"{out}: {manifest.slug}, {len(manifest.stages)} stages, split {manifest.split[:12]}")
+
+
+def _counts(layers: str) -> tuple[int, ...]:
+    with suppress(ValueError):
+        return tuple(int(part) for part in layers.split(",")) if layers else ()
+    raise UsageError(f"--layers {layers}: numbers with commas between them, e.g. 18,12")
+
+
+@app.command()
+def verify(
+    shards: Annotated[Path, typer.Argument(help="Folder written by split.")],
+    against: Annotated[Path | None, typer.Option(help="The source, if it is no longer where it was.")] = None,
+    runner: Annotated[Literal["paged", "stateful"], typer.Option(help="Which runner to check.")] = "paged",
+    profile: Annotated[Literal["exact", "fast"], typer.Option(help="Under which settings.")] = "exact",
+    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+) -> None:
+    """Check digests, and the chain of shards against the whole model. Exit code 1 when it may not serve."""
+    _run(lambda: _verify(shards, against, runner, profile, json))
+
+
+def _verify(
+    shards: Path,
+    against: Path | None,
+    runner: Literal["paged", "stateful"],
+    profile: Literal["exact", "fast"],
+    json: bool,
+) -> None:
+    from export_tools.verify import verify as check  # noqa: PLC0415
+    from stages.settings import RunnerOptions  # noqa: PLC0415
+
+    report = check(shards, RunnerOptions(kind=runner, profile=profile), against)
+    if json:
+        print(orjson.dumps(report.as_dict()).decode())
+    else:
+        table = Table("check", "result", title=f"{shards}: {report.stages} stages, {runner}, {profile}")
+        table.add_row("files", "as in the manifest")
+        table.add_row("largest logit difference", f"{report.largest_difference:.3g} over {report.positions} positions")
+        table.add_row("greedy tokens", f"{'equal' if report.tokens_equal else 'DIFFERENT'} ({report.greedy_tokens})")
+        fused = ", ".join(f"{a} of {b}" for a, b in zip(report.fused, report.layers, strict=True))
+        table.add_row("fused attention per stage", fused)
+        table.add_row("fused operations", "as in the whole" if report.operations_equal else "not as in the whole")
+        table.add_row("may serve", "yes" if report.good else "NO")
+        Console().print(table)
+    raise typer.Exit(0 if report.good else 1)
+
+
+def _run(command: Callable[[], None]) -> None:
+    try:
+        command()
+    except ShardlineError as error:
+        fail(error)
+    except OSError as error:
+        fail(ShardlineError(f"{error.filename or ''}: {error.strerror or error}"))
+
+
+if __name__ == "__main__":
+    app()
