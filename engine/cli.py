@@ -1,0 +1,150 @@
+"""`shardline`: try it, ask it, look at it."""
+
+import asyncio
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from engine.client.client import Client
+from engine.client.discover import find_model
+from engine.contract.errors import ShardlineError, UsageError
+from engine.contract.prompt import FinalEvent, encode_event
+from engine.local.demo import PROMPTS, run_demo
+from engine.monitoring.cli import show
+from engine.service import run_process
+from engine.transport.nats import connect
+from engine.transport.subjects import Subjects
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="One language model, several machines.")
+BROKER_SECONDS = 3.0
+Nats = Annotated[str, typer.Option(envvar="NATS_URL", help="Broker.")]
+Deployment = Annotated[str, typer.Option(help="As given to the stages and the decoder.")]
+Model = Annotated[str, typer.Option(help="Slug; found by itself when only one is served.")]
+DEFAULT_NATS = "nats://127.0.0.1:4222"
+
+
+@app.command()
+def demo(
+    stages: Annotated[int, typer.Option(min=1, help="How many shards, each in a process of its own.")] = 2,
+    prompt: Annotated[list[str] | None, typer.Option(help="Instead of the four built-in ones; repeat it.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Per answer.")] = 64,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the pipeline running until Ctrl-C.")] = False,
+) -> None:
+    """Cut a real model into shards and answer several prompts at once, all on this machine."""
+    run_process(
+        lambda: run_demo(
+            prompt or PROMPTS,
+            stages=stages,
+            max_tokens=max_tokens,
+            keep=keep,
+            console=Console(),
+            progress=Console(stderr=True),
+        )
+    )
+
+
+@app.command()
+def prompt(
+    text: Annotated[list[str] | None, typer.Argument(help="Prompts; without any, one per line of stdin.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the answer; repeat it.")] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end of the answer.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Send the text as it is, without the chat template.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Request/reply instead of the durable queue.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print each final event as one line.")] = False,
+    nats: Nats = DEFAULT_NATS,
+    deployment: Deployment = "default",
+    model: Model = "",
+) -> None:
+    """Ask one or more prompts and stream the answers. Exit code 0 only if all succeeded."""
+    options: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop, "ignore_eos": ignore_eos or None}
+    fields = {name: value for name, value in options.items() if value is not None}
+    run_process(lambda: ask(text or read_prompts(), fields, nats, deployment, model, raw=raw, now=now, json=json))
+
+
+@app.command()
+def status(
+    nats: Nats = DEFAULT_NATS,
+    deployment: Deployment = "default",
+    model: Model = "",
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Show stages, decoder and queues once."""
+    run_process(lambda: show(nats, deployment, model, watch=False, json=json))
+
+
+def read_prompts() -> list[str]:
+    """One prompt per line of standard input. Raises UsageError when there is none."""
+    prompts = [] if sys.stdin.isatty() else [line.strip() for line in sys.stdin if line.strip()]
+    if not prompts:
+        raise UsageError('nothing to ask: shardline prompt "…", or one prompt per line on standard input')
+    return prompts
+
+
+async def ask(
+    prompts: list[str],
+    fields: dict[str, Any],
+    nats: str,
+    deployment: str,
+    model: str,
+    *,
+    raw: bool,
+    now: bool,
+    json: bool,
+) -> None:
+    """Ask all prompts at once; answers are printed in the order of the prompts, the first one streams."""
+    async with connect(nats, name="prompt", wait=BROKER_SECONDS) as transport:
+        client = Client(transport, Subjects(deployment, model or await find_model(transport, deployment)))
+        whole = [_fields(text, fields, raw=raw) for text in prompts]
+        finals = await _stream(client, whole, now=now, quiet=json)
+    failed = [final for final in finals if final.error]
+    if json:
+        for final in finals:
+            print(encode_event(final).decode())
+    if failed:
+        codes = ", ".join(f"{f.error['code']}: {f.error['message']}" for f in failed if f.error)
+        raise ShardlineError(f"{len(failed)} of {len(finals)} prompts failed ({codes})")
+
+
+def _fields(text: str, fields: dict[str, Any], *, raw: bool) -> dict[str, Any]:
+    return {**fields, **({"prompt": text} if raw else {"messages": [{"role": "user", "content": text}]})}
+
+
+async def _stream(client: Client, whole: list[dict[str, Any]], *, now: bool, quiet: bool) -> list[FinalEvent]:
+    turns = [asyncio.Event() for _ in range(len(whole) + 1)]
+    turns[0].set()
+    async with asyncio.TaskGroup() as tasks:
+        answers = [
+            tasks.create_task(_answer(client, fields, turns[i], turns[i + 1], now=now, quiet=quiet))
+            for i, fields in enumerate(whole)
+        ]
+    return [answer.result() for answer in answers]
+
+
+async def _answer(
+    client: Client, fields: dict[str, Any], turn: asyncio.Event, after: asyncio.Event, *, now: bool, quiet: bool
+) -> FinalEvent:
+    """Stream one answer; its text waits until the answers before it are printed."""
+    held, events = "", client.generate_now(**fields) if now else client.generate(**fields)
+    async for event in events:
+        if isinstance(event, FinalEvent):
+            await turn.wait()
+            _print(held, end="\n", quiet=quiet)
+            after.set()
+            return event
+        held += event.text
+        if turn.is_set():
+            _print(held, end="", quiet=quiet)
+            held = ""
+    raise ShardlineError("the answer ended without a final event")
+
+
+def _print(text: str, *, end: str, quiet: bool) -> None:
+    if not quiet:
+        print(text, end=end, flush=True)
+
+
+if __name__ == "__main__":
+    app()

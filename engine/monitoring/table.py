@@ -1,0 +1,60 @@
+"""Depths as a table for people."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from engine.contract.control import StageHeartbeat
+from engine.monitoring.depth import Depths
+
+
+def render(depths: Depths) -> RenderableType:
+    """Stages, decoder and prompts as one thing to print."""
+    return Group(_stages(depths), *_lines(depths))
+
+
+def _stages(depths: Depths) -> Table:
+    table = Table("stage", "worker", "state", "epoch", "waiting", "oldest ms", "busy", "step p50", "p95", box=None)
+    for index, worker in enumerate(depths.stages):
+        if worker is None:
+            table.add_row(str(index), "-", "[red]missing[/red]", *["-"] * 6)
+        else:
+            table.add_row(str(index), *_cells(worker))
+    for spare in depths.spares:
+        table.add_row(f"({spare.stage})", *_cells(spare))
+    return table
+
+
+def _cells(worker: StageHeartbeat) -> list[str]:
+    return [
+        f"{worker.host}:{worker.pid}",
+        worker.state,
+        str(worker.epoch),
+        str(worker.waiting),
+        f"{worker.oldest_ms:.0f}",
+        f"{worker.busy_share:.0%}",
+        f"{worker.step_ms_p50:.1f} ms",
+        f"{worker.step_ms_p95:.1f} ms",
+    ]
+
+
+def _lines(depths: Depths) -> list[str]:
+    lines: list[str] = []
+    decoder = depths.decoder
+    if decoder is None:
+        lines.append("decoder  none is heard: start decoder-run")
+    else:
+        state = f"waiting for {decoder.waits_for}" if decoder.waits_for else decoder.state
+        lines.append(
+            f"decoder  {state}, {decoder.running} running, {decoder.waiting} waiting, "
+            f"{decoder.free_blocks} of {decoder.blocks} blocks free, "
+            f"{decoder.tokens_per_second:.1f} tokens/s, {decoder.replays} replays"
+        )
+    prompts = depths.prompts
+    if prompts is None:
+        lines.append("prompts  the broker has no queue for them")
+    else:
+        lines.append(
+            f"prompts  {prompts.pending} pending, {prompts.working} being worked on, "
+            f"{prompts.redelivered} redelivered, {prompts.dead} dead"
+        )
+    return lines
