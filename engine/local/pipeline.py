@@ -36,13 +36,9 @@ async def local_pipeline(
         say(f"nats-server with JetStream at {url}")
         environment = {**os.environ, "NATS_URL": url}
         common = ["--shards", str(shards), "--nats", url]
+        runners = [sys.executable, "-m", "stages.cli", "--threads", str(threads), *common, *stage_options]
         stages = [
-            await processes.start(
-                f"stage-{index}",
-                [sys.executable, "-m", "stages.cli", "--index", str(index), "--threads", str(threads), *common]
-                + list(stage_options),
-                environment,
-            )
+            await processes.start(f"stage-{index}", [*runners, "--index", str(index)], environment)
             for index in range(count)
         ]
         decoder = await processes.start("decoder", [sys.executable, "-m", "engine.decoder.cli", *common], environment)
