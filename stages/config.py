@@ -1,10 +1,14 @@
 """What a worker process is told at start."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from engine.contract.control import Profile
-from stages.runner import RunnerKind
+from engine.contract.errors import UsageError
+from stages.settings import RunnerOptions
+
+_UNITS: Final = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,13 +19,26 @@ class StageConfig:
     shards: Path
     nats: str
     deployment: str
-    runner: RunnerKind
-    profile: Profile
-    device: str
-    threads: int  # 0: as many as OpenVINO likes
-    cores: tuple[int, ...]  # empty: any
-    kv_memory: int  # bytes of the block pool
-    slots: int  # sequences, for runners that keep a state per sequence
-    cache: Path | None  # of compiled models
+    runner: RunnerOptions
+    cores: tuple[int, ...]  # empty: all
     grace: float  # seconds to finish accepted steps after SIGTERM
     json_logs: bool
+
+
+def parse_size(text: str) -> int:
+    """Bytes from e.g. "512MiB", "2GiB" or "1000000". Raises UsageError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]i?B)?", text.strip())
+    if found is None:
+        raise UsageError(f"{text!r} is not a size: write it like 512MiB or 2GiB")
+    return int(float(found[1]) * _UNITS[found[2] or ""])
+
+
+def parse_cores(text: str) -> tuple[int, ...]:
+    """Core numbers from e.g. "0,1" or "0-3"; empty for "". Raises UsageError."""
+    cores: set[int] = set()
+    for part in filter(None, text.replace(" ", "").split(",")):
+        found = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if found is None:
+            raise UsageError(f"{text!r} does not name cores: write them like 0,1 or 0-3")
+        cores.update(range(int(found[1]), int(found[2] or found[1]) + 1))
+    return tuple(sorted(cores))

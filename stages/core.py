@@ -1,7 +1,7 @@
 """What a worker does with a message, without any I/O: bytes in, bytes out. Runs in the one thread that computes."""
 
+import logging
 import time
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,14 @@ from engine.contract.control import Open, Opened
 from engine.contract.errors import DeviceError, ErrorCode, FrameError, StepError
 from engine.contract.ids import Epoch, StepNumber
 from engine.contract.messages import Frame, Step, StepFailed, StepResult
+from engine.transport.subjects import Subjects
 from engine.wire.frame import decode, encode
 from stages.gate import Gate, Route
 from stages.identity import Identity
 from stages.runner import Runner
 from stages.sampling import greedy
+
+log = logging.getLogger("shardline.stage")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,20 +28,18 @@ class Outgoing:
     subject: str
     data: bytes
     reply: str = ""
-    code: str = ""  # "" when a step was computed, else why not
-    message: str = ""
-    began: float = 0.0  # time.monotonic(), seconds
-    ended: float = 0.0
+    computed: bool = False
+    seconds: float = 0.0  # from decoded to encoded
 
 
 class StageCore:
     """One shard behind its gate. Not thread-safe: every call from one thread, in arrival order."""
 
-    def __init__(self, identity: Identity, runner: Runner) -> None:
-        self._identity, self._runner = identity, runner
+    def __init__(self, identity: Identity, runner: Runner, subjects: Subjects) -> None:
+        self._identity, self._runner, self._subjects = identity, runner, subjects
         self._gate = Gate(identity.incarnation, last=identity.last)
         self._newest = 0
-        self.refused: Counter[str] = Counter()  # by code, dropped frames included
+        self.refused = 0  # frames, dropped ones included; safe to read from any thread
 
     @property
     def epoch(self) -> Epoch:
@@ -50,9 +51,10 @@ class StageCore:
         """Where results go. Safe to read from any thread."""
         return self._gate.route
 
-    def announce(self, epoch: int) -> None:
-        """A newer epoch is about to be opened: drop what still waits of older ones. Callable from any thread."""
-        self._newest = max(self._newest, epoch)
+    def announce(self, message: Open) -> None:
+        """An epoch is about to be opened: drop what still waits of older ones. Callable from any thread."""
+        if self._gate.refusal(message) is None:
+            self._newest = max(self._newest, message.epoch)
 
     def open(self, message: Open) -> Opened:
         """Adopt an epoch, or say why not."""
@@ -62,7 +64,7 @@ class StageCore:
         return opened
 
     def handle(self, data: bytes, reply: str = "") -> Outgoing | None:
-        """Compute a step or refuse it; None when there is nobody to tell. `reply`: the sender's subject for failures."""
+        """Compute a step or refuse it; None: nobody to tell. `reply`: where the sender of this frame wants failures."""
         try:
             frame = decode(data)
             if not isinstance(frame, Step):
@@ -79,7 +81,9 @@ class StageCore:
             return self._refuse(frame, error, reply)
         except DeviceError as error:
             return self._refuse(frame, StepError(ErrorCode.DEVICE_FAILED, str(error)), reply)
-        return Outgoing(subject=subject, data=encode(result), reply=onward, began=began, ended=time.monotonic())
+        return Outgoing(
+            subject=subject, data=encode(result), reply=onward, computed=True, seconds=time.monotonic() - began
+        )
 
     def _compute(self, step: Step, route: Route) -> tuple[str, Frame, str]:
         try:
@@ -106,20 +110,28 @@ class StageCore:
             value=value,
             extra=step.extra,
         )
-        return route.next_subject, onward, route.done  # the broker's 503 for the next stage goes to the decoder
+        place = (self._identity.stage, self._identity.incarnation)
+        return route.next_subject, onward, self._subjects.stage_gone(*place, step.epoch)
 
     def _refuse(self, step: Step, error: StepError, reply: str) -> Outgoing | None:
-        self.refused[error.code] += 1
+        self.refused += 1
         if error.code == ErrorCode.STALE_EPOCH:
+            log.debug("dropped step %d: %s", step.number, error)
             return None  # its decoder has moved on
-        known = self.route is not None and step.epoch == self.route.epoch
-        subject = self.route.done if known and self.route else reply
+        log.warning("refused step %d of epoch %d: %s, %s", step.number, step.epoch, error.code, error)
+        subject = self.route.done if self.route and step.epoch == self.route.epoch else self._to_decoder(reply)
         return self.failure(error.code, str(error), epoch=step.epoch, number=step.number, subject=subject)
 
+    def _to_decoder(self, reply: str) -> str:
+        """A decoder waits for results at the reply subject of its steps; a stage only for word of our absence."""
+        return reply if reply.startswith(f"{self._subjects.root}.done.") else ""
+
     def _undecodable(self, error: FrameError) -> Outgoing | None:
-        self.refused[error.code] += 1
+        self.refused += 1
         if error.code != ErrorCode.WRONG_VERSION:
+            log.debug("dropped a frame: %s", error)
             return None
+        log.warning("refused a frame: %s", error)
         return self.failure(error.code, str(error))
 
     def failure(
@@ -143,4 +155,4 @@ class StageCore:
             code=code,
             message=message,
         )
-        return Outgoing(subject=to, data=encode(failed), code=code, message=message)
+        return Outgoing(subject=to, data=encode(failed))

@@ -1,4 +1,4 @@
-"""How busy a worker is: figures of its last seconds."""
+"""How busy a worker is, from the durations of its last steps."""
 
 from collections import deque
 from typing import Final
@@ -6,31 +6,32 @@ from typing import Final
 import numpy as np
 
 WINDOW_SECONDS: Final = 5.0
-MAX_STEPS: Final = 4096
+STEPS_KEPT: Final = 4096  # the window at 1.2 ms a step
 
 
 class Load:
-    """Durations of recent steps."""
+    """A ring of (end, duration) of computed steps. Times in seconds of one monotonic clock."""
 
-    def __init__(self) -> None:
-        self._steps: deque[tuple[float, float]] = deque(maxlen=MAX_STEPS)  # end, duration in seconds
-        self.steps = 0
-        self.refused = 0
+    def __init__(self, started: float) -> None:
+        self._started = started
+        self._steps: deque[tuple[float, float]] = deque(maxlen=STEPS_KEPT)
+        self.computed = 0  # since the start
 
-    def observe(self, started: float, ended: float) -> None:
-        """A step was computed between these moments (seconds)."""
-        self._steps.append((ended, ended - started))
-        self.steps += 1
+    def add(self, end: float, duration: float) -> None:
+        """A step was computed."""
+        self._steps.append((end, duration))
+        self.computed += 1
 
     def busy_share(self, now: float) -> float:
-        """Share of the last seconds spent computing, 0 to 1."""
-        since = now - WINDOW_SECONDS
-        busy = sum(min(duration, end - since) for end, duration in self._steps if end > since)
-        return min(busy / WINDOW_SECONDS, 1.0)
+        """Share of the last window spent computing, 0 to 1."""
+        begin = max(now - WINDOW_SECONDS, self._started)
+        busy = sum(end - max(end - duration, begin) for end, duration in self._steps if end > begin)
+        return min(busy / max(now - begin, 1e-9), 1.0)
 
-    def percentiles(self) -> tuple[float, float]:
-        """Median and 95th percentile of the recent steps in ms; 0 when there are none."""
-        if not self._steps:
+    def step_ms(self, now: float) -> tuple[float, float]:
+        """Median and 95th percentile of a step in the last window, milliseconds; zeros when there was none."""
+        recent = [duration for end, duration in self._steps if end > now - WINDOW_SECONDS]
+        if not recent:
             return 0.0, 0.0
-        p50, p95 = np.percentile([duration * 1e3 for _, duration in self._steps], [50, 95]).tolist()
-        return round(p50, 3), round(p95, 3)
+        p50, p95 = (np.percentile(recent, (50, 95)) * 1e3).tolist()
+        return p50, p95

@@ -1,106 +1,110 @@
 # pyright: basic
-"""From files to a runner: checked against the manifest, transformed, compiled."""
+"""From a split on disk to a runner: check, read, pass, compile."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import openvino as ov
+import psutil
 
-from engine.contract.control import Profile
-from engine.contract.errors import DeviceError
-from engine.contract.manifest import Manifest, check_files, load_manifest, stage_manifest
+from engine.contract.errors import DeviceError, UsageError
+from engine.contract.manifest import Manifest, StageManifest, check_files, stage_manifest
 from export_tools.passes.head import pick_before_head
 from export_tools.passes.paged import to_paged
+from stages.checks import ShardShape
+from stages.openvino_errors import device_errors
 from stages.paged import PagedRunner
-from stages.runner import Runner, RunnerKind
-from stages.settings import MIN_ROW_TOKENS, compile_properties
-from stages.stateful import StatefulRunner
+from stages.settings import MIB, RunnerOptions, compile_properties, min_row_tokens
+from stages.stateful import StatefulRunner, sequence_axes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOptions:
-    """How a shard is to run."""
-
-    runner: RunnerKind = "paged"
-    profile: Profile = "exact"
-    device: str = "CPU"
-    threads: int = 0
-    kv_memory: int = 512 << 20  # bytes
-    slots: int = 8
-    cache: Path | None = None
-    properties: tuple[tuple[str, str], ...] = ()  # further OpenVINO properties, for measurements
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """Which part of the model a runner runs."""
-
-    manifest: Manifest
-    index: int
-
-    @property
-    def first(self) -> bool:
-        """Whether token ids come in."""
-        return self.index == 0
-
-    @property
-    def last(self) -> bool:
-        """Whether logits go out."""
-        return self.index == len(self.manifest.stages) - 1
-
-
-def load_checked(folder: Path, index: int) -> Shard:
-    """The shard's description after comparing its files with their digests. Raises ManifestError."""
-    manifest = load_manifest(folder)
+def check_shard(folder: Path, manifest: Manifest, index: int) -> StageManifest:
+    """The stage's files are all there and unaltered. Raises ManifestError."""
     stage = stage_manifest(manifest, index)
     check_files(folder, stage.files)
-    return Shard(manifest, index)
+    return stage
 
 
-def open_runner(folder: Path, shard: Shard, options: LoadOptions) -> Runner:
-    """Load and compile. Raises DeviceError, CutError."""
-    stage = shard.manifest.stages[shard.index]
-    path = folder / stage.model
-    try:
-        model = ov.Core().read_model(path)
-    except RuntimeError as error:
-        raise DeviceError(f"{path} cannot be read: {_reason(error)}") from error
-    return open_model(model, shard, options)
+def shard_shape(manifest: Manifest, index: int) -> ShardShape:
+    """What goes into a stage and comes out of it."""
+    return ShardShape(
+        first=index == 0,
+        last=index == len(manifest.stages) - 1,
+        hidden_size=manifest.hidden_size,
+        vocabulary=manifest.vocabulary,
+    )
 
 
-def open_model(model: ov.Model, shard: Shard, options: LoadOptions) -> Runner:
-    """Transform and compile a stateful shard that is already in memory. Changes `model`."""
-    manifest = shard.manifest
-    paged = options.runner == "paged"
-    if paged:
-        to_paged(model)
-    if shard.last:
-        pick_before_head(model, axis=0 if paged else 1)
-    compiled = _compile(model, options)
-    try:
-        if paged:
-            return PagedRunner(
-                compiled,
-                shard,
-                kv_memory=options.kv_memory,
-                min_row_tokens=MIN_ROW_TOKENS[options.profile],
-            )
-        return StatefulRunner(compiled, shard, slots=options.slots, again=lambda: _compile(model, options))
-    except (RuntimeError, MemoryError) as error:
+def load_runner(folder: Path, manifest: Manifest, index: int, options: RunnerOptions) -> PagedRunner | StatefulRunner:
+    """A runner for one stage of a split whose files have been checked.
+
+    Raises ManifestError, CutError, UsageError for an unknown device, DeviceError when it cannot be loaded.
+    """
+    stage = stage_manifest(manifest, index)
+    _check_memory(stage, options)
+    shape = shard_shape(manifest, index)
+    doing = f"cannot load stage {index} on {options.device}"
+    with device_errors(doing):
+        core = ov.Core()
+        _check_device(core, options)
+        model = core.read_model(folder / stage.model)
+    if options.kind == "paged":
+        return _paged(core, model, shape, manifest, options, doing)
+    return _stateful(core, model, shape, manifest, options, doing)
+
+
+def _paged(
+    core: ov.Core, model: ov.Model, shape: ShardShape, manifest: Manifest, options: RunnerOptions, doing: str
+) -> PagedRunner:
+    to_paged(model)
+    if shape.last:
+        pick_before_head(model, axis=0)
+    return PagedRunner(
+        _compiler(core, model, options, doing)(),
+        shape,
+        kv_bytes=options.kv_bytes,
+        context_length=manifest.context_length,
+        min_row_tokens=min_row_tokens(options),
+    )
+
+
+def _stateful(
+    core: ov.Core, model: ov.Model, shape: ShardShape, manifest: Manifest, options: RunnerOptions, doing: str
+) -> StatefulRunner:
+    if shape.last:
+        pick_before_head(model, axis=1)
+    return StatefulRunner(
+        _compiler(core, model, options, doing),
+        sequence_axes(model),
+        shape,
+        slots=options.slots,
+        context_length=manifest.context_length,
+    )
+
+
+def _compiler(core: ov.Core, model: ov.Model, options: RunnerOptions, doing: str) -> Callable[[], ov.CompiledModel]:
+    def compile_shard() -> ov.CompiledModel:
+        with device_errors(doing):
+            return core.compile_model(model, options.device, compile_properties(options))
+
+    return compile_shard
+
+
+def _check_device(core: ov.Core, options: RunnerOptions) -> None:
+    there = core.available_devices
+    if options.device not in there and options.device.split(".")[0] not in there:
+        raise UsageError(f"no device {options.device} here, only {', '.join(there)}")
+    if options.kind == "paged" and options.device != "CPU":
+        # its cache would be copied in and out at each step, and written blocks lost
+        raise UsageError(f"the paged runner runs on CPU only: use --runner stateful on {options.device}")
+
+
+def _check_memory(stage: StageManifest, options: RunnerOptions) -> None:
+    """Better one line now than the system's out-of-memory killer later."""
+    needed = stage.weight_bytes + (options.kv_bytes if options.kind == "paged" else 0)
+    free = psutil.virtual_memory().available
+    if needed > free:
         raise DeviceError(
-            f"stage {shard.index} of {manifest.slug} does not start on {options.device}: {_reason(error)}; "
-            "less --kv-memory may help"
-        ) from error
-
-
-def _compile(model: ov.Model, options: LoadOptions) -> ov.CompiledModel:
-    properties = compile_properties(options.profile, threads=options.threads, cache=options.cache)
-    try:
-        return ov.Core().compile_model(model, options.device, {**properties, **dict(options.properties)})
-    except (RuntimeError, MemoryError) as error:
-        raise DeviceError(f"OpenVINO cannot compile the shard for {options.device}: {_reason(error)}") from error
-
-
-def _reason(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+            f"stage {stage.index} needs {needed // MIB} MiB (weights and KV cache), {free // MIB} MiB are free: "
+            "split into more stages, or lower --kv-memory"
+        )

@@ -1,7 +1,7 @@
 # pyright: basic
-"""The paged runner: KV in blocks, any mix of prefill chunks, decodes and verifies in one inference (D3)."""
+"""Runs a shard with paged attention: a fixed pool of blocks, any mix of prefill chunks, decodes and verify rows."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -9,98 +9,125 @@ import openvino as ov
 
 from engine.contract.errors import DeviceError
 from engine.contract.messages import Rows
-from export_tools.passes.head import PICKED_INPUT
+from stages.checks import ShardShape, check_rows
+from stages.openvino_errors import device_errors
 from stages.runner import Capabilities
-from stages.shard_io import RowLimits, check_rows
+from stages.settings import MIB
 
-if TYPE_CHECKING:
-    from stages.loader import Shard
-
-_CACHES: Final = ("key_cache.", "value_cache.")
+CACHES: Final = ("key_cache", "value_cache")
+BLOCK_AXIS: Final = 2  # of a cache on CPU: [blocks, KV heads, tokens of a block, head size]
+LEAST_BLOCKS: Final = 8  # what the self-test needs
+ALIGNMENT: Final = 64  # bytes, a cache line
+_DTYPES: Final[dict[str, Any]] = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}  # numpy has no bf16
 
 
 class PagedRunner:
-    """See Runner. The block pool is made once; a rejected draft costs nothing, the next row starts earlier."""
+    """See Runner. `compiled`: a shard after `to_paged`, and on the last stage `pick_before_head` on axis 0."""
 
-    def __init__(self, compiled: ov.CompiledModel, shard: "Shard", *, kv_memory: int, min_row_tokens: int) -> None:
-        self._request = compiled.create_infer_request()
-        self._shard = shard
-        self._min_picked = min_row_tokens if shard.last else 0
-        self._value_name = "input_ids" if shard.first else "inputs_embeds"
-        self._inputs = {port.get_any_name() for port in compiled.inputs}
-        caches = [port for port in compiled.inputs if port.get_any_name().startswith(_CACHES)]
-        shapes = [[dim.get_length() for dim in list(port.get_partial_shape())[1:]] for port in caches]
-        types = [port.get_element_type() for port in caches]
-        block_bytes = sum(int(np.prod(s)) * t.size for s, t in zip(shapes, types, strict=True))
-        blocks = kv_memory // block_bytes
-        if blocks < 2:
-            raise DeviceError(f"--kv-memory holds {blocks} blocks of {block_bytes} bytes; at least 2 are needed")
-        self._pool = [
-            ov.Tensor(np.zeros([blocks, *shape], kind.to_dtype())) for shape, kind in zip(shapes, types, strict=True)
-        ]
-        for port, cache in zip(caches, self._pool, strict=True):
-            self._request.set_tensor(port, cache)
-        block_size = shapes[0][1]  # [blocks, kv heads, tokens, head size]
-        manifest = shard.manifest
-        self._limits = RowLimits(
-            context_length=manifest.context_length,
-            blocks=blocks,
-            block_size=block_size,
-            slots=0,
-            hidden_size=0 if shard.first else manifest.hidden_size,
-            vocabulary=manifest.vocabulary,
-        )
-        self.capabilities = Capabilities(
+    def __init__(
+        self,
+        compiled: ov.CompiledModel,
+        shape: ShardShape,
+        *,
+        kv_bytes: int,
+        context_length: int,
+        min_row_tokens: int,
+    ) -> None:
+        self.compiled, self._shape = compiled, shape
+        ports = {port.get_any_name(): port for port in compiled.inputs}
+        caches = {name: port for name, port in ports.items() if name.startswith(CACHES)}
+        self._inputs = set(ports) - set(caches)
+        block_bytes = sum(_block_bytes(port) for port in caches.values())
+        blocks = kv_bytes // block_bytes
+        block_size = _block_shape(next(iter(caches.values())))[BLOCK_AXIS - 1]
+        if blocks < LEAST_BLOCKS:
+            needed = -(-LEAST_BLOCKS * block_bytes // MIB)
+            raise DeviceError(f"--kv-memory of {kv_bytes // MIB} MiB is too small: give it {needed} MiB or more")
+        with device_errors("cannot make the KV cache"):
+            self._request = compiled.create_infer_request()
+            self._pool = {name: _pool(port, blocks) for name, port in caches.items()}
+            for name, tensor in self._pool.items():
+                self._request.set_tensor(name, tensor)
+        self.capabilities: Final = Capabilities(
             kind="paged",
             blocks=blocks,
             block_size=block_size,
             slots=0,
             min_row_tokens=min_row_tokens,
-            context_length=manifest.context_length,
+            context_length=context_length,
         )
 
     def infer(self, rows: Rows, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """See Runner."""
-        check_rows(rows, value, self._limits)
+        check_rows(rows, value, self.capabilities, self._shape)
+        inputs = step_inputs(rows, self.capabilities.block_size)
         picked = rows.picked()
-        wanted = len(picked)
-        if self._shard.last and 0 < wanted < self._min_picked:
-            picked = np.resize(picked, self._min_picked)  # repeats: the head's kernel depends on how many there are
-        inputs = paged_inputs(rows)
-        inputs[self._value_name] = value.astype(np.int64) if self._shard.first else value
-        if self._shard.last:
-            inputs[PICKED_INPUT] = picked
-        for name, array in inputs.items():
-            if name in self._inputs:
-                self._request.set_tensor(name, ov.Tensor(np.ascontiguousarray(array)))
-        try:
+        if 0 < len(picked) < self.capabilities.min_row_tokens:  # as with rows, one position takes another kernel
+            picked = np.resize(picked, self.capabilities.min_row_tokens)
+        inputs["picked"] = picked
+        if self._shape.first:
+            inputs["input_ids"] = value.astype(np.int64)
+        else:
+            inputs["inputs_embeds"] = value
+        with device_errors("the device failed"):
+            for name in self._inputs:
+                self._request.set_tensor(name, ov.Tensor(inputs[name]))
             self._request.infer()
-        except RuntimeError as error:
-            raise DeviceError(f"inference failed: {str(error).strip().splitlines()[-1]}") from error
-        out = self._request.get_output_tensor(0).data
-        return out.reshape(-1, out.shape[-1])[: wanted if self._shard.last else rows.tokens]
+            out = self._request.get_output_tensor(0).data
+        wanted = int(rows.picked_counts.sum()) if self._shape.last else len(out)
+        return out.reshape(len(out), out.shape[-1])[:wanted]  # the pass leaves [tokens, 1, n]
 
     def reset(self) -> None:
-        """See Runner. Nothing to do: what a block held is overwritten before it is read."""
+        """See Runner. Nothing to forget: a row's start and blocks say what of the pool counts."""
 
     def close(self) -> None:
         """See Runner."""
-        del self._request, self._pool
+        self._pool.clear()
+        del self._request, self.compiled
 
 
-def paged_inputs(rows: Rows) -> dict[str, npt.NDArray[Any]]:
-    """The paged model's description of a step, without Python loops over rows or tokens."""
-    starts, lengths = rows.starts, rows.lengths
-    begins = np.zeros(rows.count + 1, np.int32)
-    np.cumsum(lengths, out=begins[1:])
-    block_begins = np.zeros(rows.count + 1, np.int32)
-    np.cumsum(rows.block_counts, out=block_begins[1:])
-    within = np.arange(int(begins[-1]), dtype=np.int64) - np.repeat(begins[:-1].astype(np.int64), lengths)
+def step_inputs(rows: Rows, block_size: int) -> dict[str, npt.NDArray[Any]]:
+    """The paged graph's inputs for checked rows, without its value. No loop over tokens or rows."""
+    starts, lengths, _, _, _, counts = rows.table.T
+    ends = np.cumsum(lengths, dtype=np.int32)
+    begins = ends - lengths
+    used = -(-(starts + lengths) // block_size)
+    blocks = rows.blocks
+    if len(blocks) != used.sum():  # blocks handed out ahead of need
+        within = np.arange(len(blocks), dtype=np.int32) - np.repeat(np.cumsum(counts) - counts, counts)
+        blocks = blocks[within < np.repeat(used, counts)]
     return {
-        "position_ids": within + np.repeat(starts.astype(np.int64), lengths),
-        "past_lens": starts,
-        "subsequence_begins": begins,
-        "block_indices": rows.blocks,
-        "block_indices_begins": block_begins,
+        "position_ids": np.arange(ends[-1], dtype=np.int64) + np.repeat(starts - begins, lengths),
+        "past_lens": np.ascontiguousarray(starts),
+        "subsequence_begins": np.concatenate((_ZERO, ends)),
+        "block_indices": blocks,
+        "block_indices_begins": np.concatenate((_ZERO, np.cumsum(used, dtype=np.int32))),
         "max_context_len": np.array((starts + lengths).max(), np.int32),
     }
+
+
+_ZERO: Final = np.zeros(1, np.int32)
+
+
+def _block_shape(port: Any) -> list[int]:
+    """Shape of one block of a cache: [KV heads, tokens, head size]."""
+    return [dimension.get_length() for dimension in list(port.get_partial_shape())[1:]]
+
+
+def _block_bytes(port: Any) -> int:
+    kind = port.get_element_type()
+    if kind.get_type_name() not in _DTYPES:
+        raise DeviceError(f"the device keeps its KV cache as {kind.get_type_name()}: use --runner stateful")
+    return int(np.prod(_block_shape(port))) * kind.size
+
+
+def _pool(port: Any, blocks: int) -> ov.Tensor:
+    """Zeros that the system hands out page by page when they are first touched."""
+    kind, shape = port.get_element_type(), [blocks, *_block_shape(port)]
+    size = blocks * _block_bytes(port)
+    raw = np.zeros(size + ALIGNMENT, np.uint8)
+    offset = -raw.ctypes.data % ALIGNMENT
+    array = raw[offset : offset + size].view(_DTYPES[kind.get_type_name()]).reshape(shape)
+    if array.dtype == np.uint16:
+        return ov.Tensor(array, ov.Shape(shape), kind)
+    return ov.Tensor(array, shared_memory=True)

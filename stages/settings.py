@@ -1,25 +1,45 @@
-"""What the profiles mean to OpenVINO (docs/decisions/0005)."""
+"""How a shard is run: what a user may choose, and what that means to OpenVINO."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from engine.contract.control import Profile
+from stages.runner import RunnerKind
 
-KV_BYTES: Final[dict[Profile, int]] = {"exact": 4, "fast": 2}
-_EXACT: Final = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-_FAST: Final = {"KV_CACHE_PRECISION": "f16"}
-MIN_ROW_TOKENS: Final[dict[Profile, int]] = {"exact": 2, "fast": 1}
-"""Rows of one token take another attention kernel than longer ones, and a head applied to one position another matrix
-kernel than to several: with at least two of each, results do not depend on how many there are."""
+MIB: Final = 1 << 20
 
 
-def compile_properties(profile: Profile, *, threads: int, cache: Path | None) -> dict[str, str]:
-    """Properties for `compile_model`."""
-    properties = dict(_EXACT if profile == "exact" else _FAST)
-    properties["PERFORMANCE_HINT"] = "LATENCY"
-    properties["NUM_STREAMS"] = "1"
-    if threads:
-        properties["INFERENCE_NUM_THREADS"] = str(threads)
-    if cache is not None:
-        properties["CACHE_DIR"] = str(cache)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerOptions:
+    """Choices of one runner."""
+
+    kind: RunnerKind = "paged"
+    profile: Profile = "exact"
+    device: str = "CPU"
+    threads: int = 0  # 0: as the device likes
+    kv_bytes: int = 512 * MIB  # paged: size of the pool
+    slots: int = 8  # stateful: sequences at once
+    cache: Path | None = None  # compiled models are kept there
+
+
+def compile_properties(options: RunnerOptions) -> dict[str, object]:
+    """Compile-time properties of the device.
+
+    exact: f32 throughout, the only setting under which cutting the model changes no bit.
+    fast: the plugin's own inference precision (bf16 where the CPU has it) and a KV cache of 16 bits.
+    A cache of 8 bits, the CPU plugin's default, loses every equality and is never used (docs/decisions/0005).
+    """
+    properties: dict[str, object] = {"KV_CACHE_PRECISION": "f32" if options.profile == "exact" else "f16"}
+    if options.profile == "exact":
+        properties["INFERENCE_PRECISION_HINT"] = "f32"
+    if options.threads:
+        properties["INFERENCE_NUM_THREADS"] = options.threads
+    if options.cache is not None:
+        properties["CACHE_DIR"] = str(options.cache)
     return properties
+
+
+def min_row_tokens(options: RunnerOptions) -> int:
+    """Shortest row the runner wants: rows of one token take another paged attention kernel (docs/decisions/0005)."""
+    return 2 if (options.kind, options.profile) == ("paged", "exact") else 1

@@ -66,6 +66,13 @@ class Subjects:
         """Steps into one worker."""
         return f"{self.root}.stage.{index}.{incarnation}"
 
+    def stage_gone(self, index: StageIndex | int, incarnation: Incarnation | int, epoch: Epoch | int | str) -> str:
+        """Where the broker tells a worker that nobody takes its results of an epoch. `"*"`: of every epoch.
+
+        Its own subject, because only a publisher who listens there is told (docs/decisions/0001).
+        """
+        return f"{self.stage(index, incarnation)}.gone.{epoch}"
+
     def stage_control(self, index: StageIndex | int, incarnation: Incarnation | int) -> str:
         """Open (request/reply) for one worker."""
         return f"{self.root}.control.stage.{index}.{incarnation}"

@@ -1,0 +1,111 @@
+"""`stage-run`: the worker of one stage."""
+
+import asyncio
+import functools
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engine.contract.manifest import Manifest, load_manifest
+from engine.service import configure_logging, run_process, serve
+from engine.transport.nats import connect
+from engine.transport.subjects import Subjects
+from stages.config import StageConfig, parse_cores, parse_size
+from stages.cores import pin_to
+from stages.heartbeat import Loaded
+from stages.identity import identify
+from stages.loader import check_shard, load_runner, shard_shape
+from stages.selftest import self_test
+from stages.settings import RunnerOptions
+from stages.worker import StageWorker
+
+app = typer.Typer(add_completion=False)
+
+
+class RunnerName(StrEnum):
+    """Choices of --runner."""
+
+    paged = "paged"
+    stateful = "stateful"
+
+
+class ProfileName(StrEnum):
+    """Choices of --profile."""
+
+    exact = "exact"
+    fast = "fast"
+
+
+@app.command()
+def run(
+    index: Annotated[int, typer.Option(help="Which stage, from 0.")],
+    shards: Annotated[Path, typer.Option(help="Folder written by shard-export split.")],
+    nats: Annotated[str, typer.Option(envvar="NATS_URL", help="Broker.")] = "nats://127.0.0.1:4222",
+    deployment: Annotated[str, typer.Option(help="Separates installations that share a broker.")] = "default",
+    runner: Annotated[RunnerName, typer.Option(help="How attention runs.")] = RunnerName.paged,
+    profile: Annotated[ProfileName, typer.Option(help="Equal to the last bit, or fast.")] = ProfileName.exact,
+    device: Annotated[str, typer.Option(help="OpenVINO device.")] = "CPU",
+    threads: Annotated[int, typer.Option(min=0, help="Threads that compute; 0: one per core in use.")] = 0,
+    cores: Annotated[str, typer.Option(help="Stay on these cores, e.g. 0,1 or 0-3.")] = "",
+    kv_memory: Annotated[str, typer.Option(help="Paged: size of the KV cache.")] = "512MiB",
+    slots: Annotated[int, typer.Option(min=1, help="Stateful: sequences at once.")] = 8,
+    cache: Annotated[Path | None, typer.Option(help="Keep compiled models here for the next start.")] = None,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds to finish steps after SIGTERM.")] = 10.0,
+    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log lines as JSON.")] = False,
+) -> None:
+    """Serve one shard: compute its steps in order and send them on. SIGTERM drains."""
+    run_process(
+        lambda: serve_stage(
+            StageConfig(
+                index=index,
+                shards=shards,
+                nats=nats,
+                deployment=deployment,
+                runner=RunnerOptions(
+                    kind=runner.value,
+                    profile=profile.value,
+                    device=device,
+                    threads=threads,
+                    kv_bytes=parse_size(kv_memory),
+                    slots=slots,
+                    cache=cache,
+                ),
+                cores=parse_cores(cores),
+                grace=grace,
+                json_logs=json_logs,
+            )
+        )
+    )
+
+
+async def serve_stage(config: StageConfig) -> None:
+    """Check the shard, connect, load, serve."""
+    configure_logging(json=config.json_logs)
+    if config.cores:
+        pin_to(config.cores)
+    manifest = load_manifest(config.shards)
+    subjects = Subjects(config.deployment, manifest.slug)
+    await asyncio.to_thread(check_shard, config.shards, manifest, config.index)
+    options = config.runner
+    identity = identify(manifest, config.index, runner=options.kind, profile=options.profile, device=options.device)
+    async with connect(config.nats, name=f"stage-{config.index}") as transport:
+        worker = StageWorker(
+            transport,
+            subjects,
+            identity,
+            functools.partial(load_shard, config, manifest),
+            announce=lambda line: print(line, flush=True),
+        )
+        await serve(worker, grace=config.grace)
+
+
+def load_shard(config: StageConfig, manifest: Manifest) -> Loaded:
+    """Load, warm up and test one shard; blocks."""
+    runner = load_runner(config.shards, manifest, config.index, config.runner)
+    return Loaded(runner, self_test(runner, shard_shape(manifest, config.index)))
+
+
+if __name__ == "__main__":
+    app()

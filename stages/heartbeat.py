@@ -1,0 +1,73 @@
+"""What a worker says of itself every second."""
+
+import time
+from dataclasses import dataclass, field
+
+import psutil
+
+from engine.contract.control import PROTOCOL_VERSION, StageHeartbeat, WorkerState
+from engine.transport.base import Inbox
+from stages.core import StageCore
+from stages.identity import Identity
+from stages.load import Load
+from stages.pump import Pump
+from stages.runner import Capabilities, Runner
+
+_NOTHING_YET = Capabilities(kind="paged", blocks=0, block_size=0, slots=0, min_row_tokens=0, context_length=0)
+_PROCESS = psutil.Process()
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A shard ready to run, and what the self-test found."""
+
+    runner: Runner
+    equalities: dict[str, bool] = field(default_factory=dict[str, bool])
+
+
+@dataclass(frozen=True, slots=True)
+class AtWork:
+    """The parts of a worker that takes work."""
+
+    loaded: Loaded
+    core: StageCore
+    pump: Pump
+    inbox: Inbox
+
+
+def heartbeat(identity: Identity, state: WorkerState, load: Load, work: AtWork | None) -> StageHeartbeat:
+    """The heartbeat of this moment; `work` is None while loading."""
+    now = time.monotonic()
+    can = work.loaded.runner.capabilities if work else _NOTHING_YET
+    p50, p95 = load.step_ms(now)
+    oldest = work.inbox.oldest if work else None
+    return StageHeartbeat(
+        stage=identity.stage,
+        stages=identity.stages,
+        incarnation=identity.incarnation,
+        state=state,
+        epoch=work.core.epoch if work else 0,
+        model=identity.model,
+        split=identity.split,
+        protocol=PROTOCOL_VERSION,
+        profile=identity.profile,
+        runner=identity.runner,
+        device=identity.device,
+        host=identity.host,
+        pid=identity.pid,
+        blocks=can.blocks,
+        block_size=can.block_size,
+        slots=can.slots,
+        min_row_tokens=can.min_row_tokens,
+        max_row_tokens=0,
+        context_length=can.context_length,
+        waiting=work.inbox.waiting + work.pump.waiting if work else 0,
+        oldest_ms=(now - oldest) * 1e3 if oldest is not None else 0.0,
+        busy_share=load.busy_share(now),
+        step_ms_p50=p50,
+        step_ms_p95=p95,
+        steps=load.computed,
+        refused=work.core.refused + work.inbox.dropped if work else 0,
+        memory_mb=_PROCESS.memory_info().rss / 1e6,
+        equalities=work.loaded.equalities if work else {},
+    )

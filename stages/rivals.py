@@ -1,0 +1,40 @@
+"""What a worker concludes from other workers' heartbeats: is its place taken, does a stranger share the name?"""
+
+from dataclasses import dataclass
+
+from engine.contract.control import PROTOCOL_VERSION, StageHeartbeat, WorkerState
+from stages.identity import Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Somebody else has this stage; we give way."""
+
+    host: str
+    pid: int
+    state: WorkerState
+
+
+def rival(mine: Identity, state: WorkerState, other: StageHeartbeat) -> Taken | None:
+    """The worker that `other` shows to have our place, if we must give way to it.
+
+    One that takes work has it; of two that are loading the earlier. Who has once been ready never gives way.
+    """
+    same_place = other.stage == mine.stage and other.split == mine.split and other.protocol == PROTOCOL_VERSION
+    if state != "loading" or not same_place or other.incarnation == mine.incarnation:
+        return None
+    takes_work = other.state in ("ready", "serving")
+    earlier = other.state == "loading" and other.incarnation < mine.incarnation
+    return Taken(other.host, other.pid, other.state) if takes_work or earlier else None
+
+
+def misfit(mine: Identity, other: StageHeartbeat) -> str:
+    """Why a worker of this deployment and model name cannot share a pipeline with us; "" when it can."""
+    who = f"stage {other.stage} on {other.host} (pid {other.pid})"
+    if other.protocol != PROTOCOL_VERSION:
+        return f"{who} speaks protocol {other.protocol}, not {PROTOCOL_VERSION}: install the same shardline everywhere"
+    if other.split != mine.split:
+        return f"{who} serves another split, {other.split[:12]} instead of {mine.split[:12]}: copy one split everywhere"
+    if other.profile != mine.profile:
+        return f"{who} runs profile {other.profile}, this one {mine.profile}: start all with the same --profile"
+    return ""
