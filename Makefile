@@ -1,0 +1,56 @@
+# Everything sets itself up from nothing: only python3 (3.11 or newer) and make are needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+BASE := $(VENV)/.base-installed
+DEV := $(VENV)/.dev-installed
+PATHS := engine stages export_tools tests bench
+
+.PHONY: help setup demo test unit check format bench clean
+
+help:
+	@echo "make demo    a real model in two shards answers four prompts on this machine"
+	@echo "make test    static checks and all tests, with a real broker and the real model (minutes)"
+	@echo "make unit    tests without broker and model (seconds)"
+	@echo "make check   formatting, lint, spelling, types"
+	@echo "make bench   parity and pipeline benchmarks (minutes; wants an idle machine)"
+
+setup: $(BASE)
+
+$(BASE): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("shardline needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing shardline into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(DEV): $(BASE)
+	@echo "installing the development tools into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(BASE)
+	@$(BIN)/shardline demo
+
+check: $(DEV)
+	$(BIN)/ruff format --check $(PATHS)
+	$(BIN)/ruff check $(PATHS)
+	$(BIN)/codespell README.md CHANGELOG.md docs deploy $(PATHS)
+	$(BIN)/pyright
+
+format: $(DEV)
+	$(BIN)/ruff format $(PATHS)
+	$(BIN)/ruff check --fix $(PATHS)
+
+unit: $(DEV)
+	$(BIN)/python -m pytest -m 'not broker and not model and not faults'
+
+test: check
+	$(BIN)/python -m pytest
+
+bench: $(DEV)
+	$(BIN)/python -m bench.parity
+	$(BIN)/python -m bench.pipeline
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,93 @@
+"""The import graph is part of the design, so it is a test."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+BASIC = {"engine.contract", "engine.wire", "engine.transport", "engine.monitoring", "engine.service"}
+LAYERS: dict[str, set[str]] = {  # package -> packages of ours it may import
+    "engine.contract": set(),
+    "engine.wire": {"engine.contract"},
+    "engine.transport": {"engine.contract", "engine.wire"},
+    "engine.service": {"engine.contract"},
+    "engine.client": {"engine.contract", "engine.transport"},
+    "engine.monitoring": {"engine.contract", "engine.transport"},
+    "engine.monitoring.cli": {*BASIC, "engine.client"},
+    "engine.decoder": BASIC,
+    "engine.local": {*BASIC, "engine.client"},
+    "engine.cli": {*BASIC, "engine.client", "engine.local", "engine.monitoring.cli"},
+    "export_tools.passes": {"engine.contract"},
+    "stages": {*BASIC, "export_tools.passes"},
+    "export_tools": {"engine.contract", "engine.service", "export_tools.passes", "stages"},
+}
+LIBRARIES: dict[str, set[str]] = {  # library -> where it may be imported
+    "nats": {"engine.transport"},
+    "openvino": {"stages", "export_tools", "export_tools.passes"},
+    "openvino_genai": {"engine.decoder", "export_tools"},
+    "torch": {"export_tools"},
+}
+MAX_LINES = 300
+
+
+def owner(module: str) -> str | None:
+    return next((p for p in sorted(LAYERS, reverse=True) if f"{module}.".startswith(f"{p}.")), None)
+
+
+def sources() -> list[Path]:
+    return [p for top in ("engine", "stages", "export_tools") for p in (ROOT / top).rglob("*.py")]
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def imported(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def test_packages_import_only_what_lies_below_them() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {target}"
+        for path in sources()
+        if (home := owner(module_of(path)))
+        for target in {owner(module) for module in imported(path)} - {home, None}
+        if target not in LAYERS[home]
+    ]
+    assert not wrong
+
+
+def test_every_module_belongs_to_a_layer() -> None:
+    homeless = [module_of(path) for path in sources() if not owner(module_of(path)) and path.name != "__init__.py"]
+    assert not homeless
+
+
+def test_layers_have_no_circle() -> None:
+    def reach(package: str, seen: frozenset[str]) -> None:
+        assert package not in seen, f"{package} reaches itself"
+        for below in LAYERS[package]:
+            reach(below, seen | {package})
+
+    for package in LAYERS:
+        reach(package, frozenset())
+
+
+def test_libraries_stay_behind_their_seams() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {library}"
+        for path in sources()
+        for library, homes in LIBRARIES.items()
+        if any(module.split(".")[0] == library for module in imported(path)) and owner(module_of(path)) not in homes
+    ]
+    assert not wrong
+
+
+def test_no_module_outgrows_a_sitting() -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in sources()}
+    print("\n".join(f"{count:5d} {name}" for name, count in sorted(lengths.items(), key=lambda item: -item[1])[:10]))
+    assert not {name: count for name, count in lengths.items() if count > MAX_LINES}
