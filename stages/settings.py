@@ -33,6 +33,8 @@ def compile_properties(options: RunnerOptions) -> dict[str, object]:
     properties: dict[str, object] = {"KV_CACHE_PRECISION": "f32" if options.profile == "exact" else "f16"}
     if options.profile == "exact":
         properties["INFERENCE_PRECISION_HINT"] = "f32"
+    # The plugin pins its threads to the first cores it sees: two workers on one machine would share one core.
+    properties["ENABLE_CPU_PINNING"] = False
     if options.threads:
         properties["INFERENCE_NUM_THREADS"] = options.threads
     if options.cache is not None:
