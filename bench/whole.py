@@ -2,7 +2,7 @@
 
     python -m bench.whole llm|batching FOLDER CORES KV_PRECISION [THREADS]
 
-Reads one JSON object a line: {"prompts": [...], "tokens": n}; answers one: {"tokens": total, "seconds": s, "ids": [...]}.
+Reads one JSON object a line: {"prompts": [...], "tokens": n}; answers one: {"tokens": n, "seconds": s, "ids": [...]}.
 `seconds` runs from the first call to the last token, `decode` is tokens per second after the first token (llm only)."""
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 def main() -> None:
     kind, folder, cores, precision = sys.argv[1:5]
     os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
-    import openvino_genai as genai  # after pinning: the plugin looks at the affinity it finds
+    import openvino_genai as genai  # noqa: PLC0415  after pinning: the plugin looks at the affinity it finds
 
     threads = int(sys.argv[5]) if len(sys.argv) > 5 else 1
     config = {"INFERENCE_NUM_THREADS": threads, "KV_CACHE_PRECISION": precision}

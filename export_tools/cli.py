@@ -13,14 +13,14 @@ from rich.table import Table
 from engine.contract.errors import ShardlineError, UsageError
 from engine.service import fail
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Cut a model into shards, and check shards.")
+app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="Cut a model into shards, and check shards.")
 
 
 @app.command()
 def split(
     source: Annotated[Path, typer.Argument(help="Folder with a stateful OpenVINO LLM, or a .gguf file.")],
     out: Annotated[Path, typer.Option(help="Folder to write.")],
-    stages: Annotated[int, typer.Option(min=1, help="How many shards.")] = 0,
+    stages: Annotated[int, typer.Option(min=0, help="How many shards.")] = 0,
     layers: Annotated[str, typer.Option(help="Layers per stage, e.g. 18,12, instead of an even plan.")] = "",
     name: Annotated[str, typer.Option(help="Model name; goes into subjects.")] = "",
     no_beam_gather: Annotated[bool, typer.Option("--no-beam-gather", help="For measurements: slower.")] = False,

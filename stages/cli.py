@@ -21,7 +21,7 @@ from stages.selftest import self_test
 from stages.settings import RunnerOptions
 from stages.worker import StageWorker
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 class RunnerName(StrEnum):

@@ -15,7 +15,7 @@ from engine.service import configure_logging, run_process, serve
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()

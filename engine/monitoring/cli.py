@@ -17,7 +17,7 @@ from engine.service import run_process
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 BROKER_SECONDS = 3.0
 
 

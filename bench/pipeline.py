@@ -1,0 +1,142 @@
+"""Do two one-core workers over NATS beat the whole model on one core, for 1, 2 and 16 users?
+
+Paired: in every round the whole model (openvino-genai, pinned to core 0, one thread) and the pipeline (stage 0 on
+core 0, stage 1 on core 1, one thread each, layers 18 + 12 because the head is a fifth of the work) answer the same
+prompts, one after the other, while the other side idles. Broker and decoder share the two cores with the stages. Same
+KV precision on both sides (f16 in profile fast, f32 in exact).
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.model import ir_folder
+from bench.record import RESULTS, Record, ratio
+from bench.users import prompts_for, run_users
+from engine.contract.manifest import load_manifest
+from engine.local.broker import start_broker
+from engine.local.model import demo_split
+from engine.local.processes import Processes
+from engine.transport.nats import NatsTransport, connect
+from engine.transport.subjects import Subjects
+
+LAYERS = "18,12"
+TEMPLATE = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+PRECISION = {"fast": "f16", "exact": "f32"}
+USERS = (1, 2, 16)
+GATES = {("llm", 1): 0.85, ("llm", 2): 1.6, ("batching", 16): 1.45}
+
+
+@contextlib.contextmanager
+def whole(kind: str, folder: Path, precision: str) -> Generator[Any]:
+    """The whole model in a process of its own on core 0; yields a function that runs prompts on it."""
+    command = [sys.executable, "-m", "bench.whole", kind, str(folder), "0", precision]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin and process.stdout
+        json.loads(process.stdout.readline())
+
+        def run(prompts: list[str], tokens: int) -> dict[str, Any]:
+            assert process.stdin and process.stdout
+            print(json.dumps({"prompts": prompts, "tokens": tokens}), file=process.stdin, flush=True)
+            return json.loads(process.stdout.readline())
+
+        yield run
+        process.stdin.close()
+
+
+@contextlib.asynccontextmanager
+async def pipeline(shards: Path, profile: str) -> AsyncGenerator[tuple[NatsTransport, Subjects]]:
+    """Two pinned workers, a decoder and a broker; yields a connection."""
+    with tempfile.TemporaryDirectory() as home:
+        async with Processes(Path(home) / "logs") as processes:
+            url = await start_broker(processes, Path(home))
+            common = ["--shards", str(shards), "--nats", url]
+            stage = [sys.executable, "-m", "stages.cli", "--threads", "1", "--profile", profile, *common]
+            children = [
+                await processes.start(f"stage-{i}", [*stage, "--index", str(i), "--cores", str(i)]) for i in range(2)
+            ]
+            children.append(await processes.start("decoder", [sys.executable, "-m", "engine.decoder.cli", *common]))
+            for child in children:
+                await child.wait_for_line("ready")
+            async with connect(url, name="bench") as transport:
+                yield transport, Subjects("default", load_manifest(shards).slug)
+
+
+async def measure(profile: str, rounds: int, tokens: int) -> list[dict[str, Any]]:
+    folder = await asyncio.to_thread(ir_folder)
+    shards = await demo_split(2, print, layers=LAYERS)
+    samples: dict[tuple[str, int], list[float]] = {}
+    with whole("llm", folder, PRECISION[profile]) as llm, whole("batching", folder, PRECISION[profile]) as batching:
+        async with pipeline(shards, profile) as (transport, subjects):
+            for round_number in range(-1, rounds):  # the first one warms up
+                for users in USERS:
+                    prompts = prompts_for(users, TEMPLATE)
+                    sides = {"pipeline": await run_users(transport, subjects, prompts, tokens)}
+                    sides["batching"] = await asyncio.to_thread(batching, prompts, tokens)
+                    if users == 1:
+                        sides["llm"] = await asyncio.to_thread(llm, prompts, tokens)
+                    if round_number < 0:
+                        continue
+                    for side, result in sides.items():
+                        samples.setdefault((side, users), []).append(result["tokens"] / result["seconds"])
+                print(f"{profile}: round {round_number + 1} of {rounds} done", file=sys.stderr)
+    params = {"profile": profile, "tokens": tokens, "layers": LAYERS, "cores": os.cpu_count()}
+    for (side, users), values in samples.items():
+        record = Record(name=f"pipeline.{side}", params={**params, "users": users}, unit="tokens/s", samples=values)
+        record.append_to(RESULTS / "pipeline.jsonl")
+    return rows(profile, samples)
+
+
+def rows(profile: str, samples: dict[tuple[str, int], list[float]]) -> list[dict[str, Any]]:
+    """One row per comparison."""
+    found = []
+    for users in USERS:
+        for side in ("llm", "batching"):
+            theirs = samples.get((side, 1 if side == "llm" else users))
+            if theirs is None:
+                continue
+            ours = samples["pipeline", users]
+            middle, least, most = ratio(ours, theirs)
+            gate = GATES.get((side, users)) if profile == "fast" else None
+            found.append(
+                {"profile": profile, "users": users, "against": side, "ours": sorted(ours)[len(ours) // 2]}
+                | {"theirs": sorted(theirs)[len(theirs) // 2], "ratio": middle, "range": (least, most), "gate": gate}
+            )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--profiles", nargs="*", default=["fast", "exact"])
+    options = parser.parse_args()
+    table = Table("profile", "users", "pipeline", "whole model on one core", "ratio", "range", "wanted")
+    for profile in options.profiles:
+        for row in asyncio.run(measure(profile, options.rounds, options.tokens)):
+            name = {"llm": "LLMPipeline, one user", "batching": "ContinuousBatchingPipeline"}[row["against"]]
+            table.add_row(
+                profile,
+                str(row["users"]),
+                f"{row['ours']:.1f} tok/s",
+                f"{row['theirs']:.1f} tok/s {name}",
+                f"{row['ratio']:.2f}",
+                f"{row['range'][0]:.2f} to {row['range'][1]:.2f}",
+                f"≥ {row['gate']}" if row["gate"] else "",
+            )
+    Console(width=130).print(table)
+
+
+if __name__ == "__main__":
+    main()
