@@ -40,7 +40,7 @@ class StatefulRunner:
         self.compiled = compile_shard()
         self._inputs = {port.get_any_name() for port in self.compiled.inputs}
         self._slots: dict[int, _Slot] = {}
-        self.shares_model: Final = not self._states_interfere()
+        self.shares_model = not self._states_interfere()
         self.compactions = 0
         self.capabilities: Final = Capabilities(
             kind="stateful",
