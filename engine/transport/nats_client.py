@@ -1,19 +1,25 @@
 # pyright: basic
-"""nats-py's client with the repairs that we need of it (numbers: issues of nats-io/nats.py).
+"""nats-py's client with the repairs that we need of it (numbers: issues of nats-io/nats.py; see docs/decisions/0004).
 
 - the reader takes 128 KiB at a time: a 256 KiB message costs a third less than with 32 KiB (measured);
+- publishing only queues: nats-py waits inside `publish` when much is pending, and swallows a cancellation meanwhile;
 - a PONG for a ping that was given up must not kill the reader (#624, #914);
-- a link that is half open with unsent bytes hangs in `wait_closed` while reconnecting (#671): it is aborted;
-- there is no jitter between reconnects of many clients: each process draws its own pause.
+- a link that is half open with unsent bytes hangs in `wait_closed` while reconnecting (#671): links are aborted;
+- what was pending when a link was lost is dropped: steps of the past are useless to whoever gets them late;
+- an attempt that times out leaves its socket open: it is aborted before the next.
 """
 
 import asyncio
 import logging
 import random
-from typing import Final
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
 
 import nats.aio.client as nats_client
 from nats.aio.client import Client
+from nats.errors import ConnectionReconnectingError
+from nats.errors import Error as NatsError
 
 READ_BYTES: Final = 128 * 1024
 WATCH_SECONDS: Final = 2.0
@@ -24,57 +30,154 @@ nats_client.DEFAULT_BUFFER_SIZE = READ_BYTES  # read at call time by the client'
 
 
 class RepairedClient(Client):
-    """A Client whose reader survives late PONGs."""
+    """A Client that neither hangs nor goes deaf."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.online = asyncio.Event()  # set while connected
+
+    def abort(self) -> None:
+        """Cut the socket; whoever reads from it or waits for it to close goes on at once."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
+    async def drained(self) -> None:
+        """Wait until next to nothing lies between the client and the socket."""
+        await self.sent(above=0)
+        if self._transport is not None:
+            await self._transport.drain()
+
+    def forget_pending(self) -> None:
+        """Drop what waits to be sent, and let go whoever waits for it."""
+        self._pending, self._pending_data_size = [], 0
+        while self._flush_queue is not None and not self._flush_queue.empty():
+            waiter = self._flush_queue.get_nowait()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def sent(self, *, above: int) -> None:
+        """Wait while more than `above` bytes are pending. Raises ConnectionReconnectingError when the link is lost."""
+        while self._pending_data_size > above and self._flush_queue is not None:
+            written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            await self._flush_queue.put(written)
+            await written
+            if not self.is_connected:
+                raise ConnectionReconnectingError
+
+    async def _send_command(self, cmd: bytes, priority: bool = False) -> None:
+        self._pending.insert(0 if priority else len(self._pending), cmd)
+        self._pending_data_size += len(cmd)
 
     async def _process_pong(self) -> None:
         while self._pongs and self._pongs[0].done():
             self._pongs.pop(0)
         await super()._process_pong()
 
+    async def _connect_to_server(self, s: Any) -> None:
+        self.abort()
+        await super()._connect_to_server(s)
+
+    async def _attempt_reconnect(self) -> None:
+        self.online.clear()
+        self.abort()
+        self.forget_pending()
+        await super()._attempt_reconnect()
+        if self.is_connected:
+            self.online.set()
+
 
 def reconnect_pause() -> float:
-    """Seconds between attempts, different in each process."""
+    """Seconds between attempts, different in each process: many clients must not come back as one."""
     return random.uniform(0.1, 0.5)
 
 
-class Watchdog:
-    """Sends an echo through the broker every two seconds; aborts a link that does not bring it back.
-
-    It also ends a reconnect that hangs in closing the old link.
-    """
+class Echo:
+    """Round trips through the broker to ourselves."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._echo = asyncio.Event()
-        self._revival: asyncio.Future[None] | None = None
+        self._subject = client.new_inbox()
+        self._number = 0
+        self._away: dict[bytes, asyncio.Future[None]] = {}
+
+    async def start(self) -> None:
+        """Subscribe; the client does it again by itself after a reconnect."""
+        await self._client.subscribe(self._subject, cb=self._came_back)
+
+    async def send(self) -> asyncio.Future[None]:
+        """Send one off; what is returned is done once it came back."""
+        self._number += 1
+        name = str(self._number).encode()
+        back: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        back.add_done_callback(lambda _: self._away.pop(name, None))
+        self._away[name] = back
+        await self._client.publish(self._subject, name)
+        return back
+
+    async def _came_back(self, message: Any) -> None:
+        back = self._away.get(message.data)
+        if back is not None and not back.done():
+            back.set_result(None)
+
+
+class Watchdog:
+    """Sends an echo through the broker every two seconds; makes a link anew that does not bring it back."""
+
+    def __init__(self, client: RepairedClient, echo: Echo, seconds: float = WATCH_SECONDS) -> None:
+        self._client, self._echo, self._seconds = client, echo, seconds
+        self._misses = 0
 
     async def run(self) -> None:
         """Watch for ever."""
-        subject = self._client.new_inbox()
-        await self._client.subscribe(subject, cb=self._came_back)
-        misses = 0
         while True:
-            self._echo.clear()
-            if self._client.is_connected:
-                await self._client.publish(subject, b"")
-            await asyncio.sleep(WATCH_SECONDS)
-            if self._echo.is_set():
-                misses = 0
+            await self._client.online.wait()
+            if await self._alive():
+                self._misses = 0
                 continue
-            misses += 1
-            if misses >= MISSES and self._abort():
-                misses = 0
+            self._misses += 1
+            reader = self._client._reading_task
+            deaf = reader is not None and reader.done()
+            if self._client.is_connected and (deaf or self._misses >= MISSES):
+                log.warning("no echo from the broker for %.0f s: connecting again", self._misses * self._seconds)
+                self._misses = 0
+                await self._client.force_reconnect()
 
-    async def _came_back(self, _: object) -> None:
-        self._echo.set()
+    async def _alive(self) -> bool:
+        """One echo came back in time, or the client has noticed by itself that the link is gone."""
+        link = self._client.stats["reconnects"]
+        back = None
+        with suppress(NatsError, OSError):  # the client has closed: its closed_cb says so
+            back = await self._echo.send()
+        await asyncio.sleep(self._seconds)
+        came = back is not None and back.done()
+        if back is not None:
+            back.cancel()
+        return came or not self._client.is_connected or self._client.stats["reconnects"] != link
 
-    def _abort(self) -> bool:
-        """Cut the socket; whoever reads from it or waits for it to close goes on at once."""
-        writer = getattr(self._client._transport, "_io_writer", None)
-        if writer is None:
-            return False
-        log.warning("no echo from the broker for %.0f s: dropping the link", MISSES * WATCH_SECONDS)
-        writer.transport.abort()
-        if self._client.is_connected and self._client._reading_task and self._client._reading_task.done():
-            self._revival = asyncio.ensure_future(self._client.force_reconnect())  # a reader that is gone is deaf
-        return True
+
+class Lifeline:
+    """Interrupts the task that uses a connection when the broker has ended it for good, as `asyncio.timeout` would."""
+
+    def __init__(self, error: Callable[[], Exception]) -> None:
+        self._error = error
+        self._task: asyncio.Task[Any] | None = None
+        self._before = 0
+        self._cut = False
+
+    def cut(self) -> None:
+        """The connection is closed and will not come back."""
+        if self._task is not None and not self._cut:
+            self._cut = True
+            self._task.cancel()
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.current_task()
+        self._before = self._task.cancelling() if self._task else 0
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        task, self._task = self._task, None
+        if not self._cut or task is None:
+            return
+        if task.uncancel() <= self._before and kind is asyncio.CancelledError:
+            raise self._error() from None

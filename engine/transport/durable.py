@@ -1,0 +1,22 @@
+"""Rules of the durable queue that the real broker and its twin share."""
+
+from typing import Final
+
+import orjson
+
+ACK_WAIT: Final = 30.0  # seconds without a sign of life until a prompt is handed to somebody else
+MAX_PROMPTS: Final = 10_000  # waiting; more get an answer at once instead of an hour later
+MAX_DEAD: Final = 10_000  # dead letters kept, the oldest go first
+DUPLICATE_SECONDS: Final = 120.0  # a prompt put again within it, with the same message id, is stored once
+
+
+def dead_letter(sequence: int, reason: str, data: bytes, *, limit: int) -> bytes:
+    """What is stored of a prompt that was given up: one JSON object of at most `limit` bytes.
+
+    Bytes that are not UTF-8 are replaced. What does not fit is cut off, and `bytes` then says how much there was.
+    """
+    fields: dict[str, object] = {"sequence": sequence, "reason": reason[:1000], "data": data.decode(errors="replace")}
+    while len(letter := orjson.dumps(fields)) > limit:
+        text = str(fields["data"])
+        fields |= {"data": text[: len(text) // 2], "bytes": len(data)}
+    return letter

@@ -1,0 +1,221 @@
+# pyright: basic
+"""The work queue of prompts, on a JetStream stream with one durable pull consumer."""
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nats.aio.msg import Msg
+from nats.errors import TimeoutError as NatsTimeoutError
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
+from nats.js.errors import APIError, NoStreamResponseError
+
+from engine.contract.errors import BrokerError
+from engine.transport.base import Job, QueueDepth
+from engine.transport.durable import ACK_WAIT, DUPLICATE_SECONDS, MAX_DEAD, MAX_PROMPTS, dead_letter
+from engine.transport.nats_client import RepairedClient
+from engine.transport.nats_jetstream import (
+    ANSWER_SECONDS,
+    API_ERRORS,
+    NO_ROOM,
+    STREAM_FULL,
+    administer,
+    ensure_stream,
+)
+
+CONSUMER: Final = "decoder"
+PULL_SECONDS: Final = 2.0  # a pull request that a restarted broker has forgotten is noticed after that long
+DEAD_BYTES: Final = 64 * 1024 * 1024
+LETTER_MARGIN: Final = 1024  # bytes of max_payload for the headers of a dead letter
+_MAX_ACK_PENDING: Final = 2 * MAX_PROMPTS  # never the bound: decoders take what they have places for
+_RETRY_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where one model's prompts are."""
+
+    client: RepairedClient
+    js: JetStreamContext
+    stream: str
+    subject: str
+    dead_stream: str
+    dead_subject: str
+
+
+async def open_queue(
+    client: RepairedClient, url: str, *, stream: str, subject: str, dead_stream: str, dead_subject: str
+) -> "NatsQueue":
+    """The work queue, its streams and its consumer made if missing. Raises BrokerError.
+
+    The size of a prompt has no bound of its own: the broker's max_payload is one, and may be raised later.
+    """
+    js = client.jetstream(timeout=ANSWER_SECONDS)
+    prompts = StreamConfig(
+        name=stream,
+        subjects=[subject],
+        retention=RetentionPolicy.WORK_QUEUE,
+        discard=DiscardPolicy.NEW,
+        storage=StorageType.FILE,
+        max_msgs=MAX_PROMPTS,
+        duplicate_window=DUPLICATE_SECONDS,
+    )
+    dead = StreamConfig(
+        name=dead_stream,
+        subjects=[dead_subject],
+        retention=RetentionPolicy.LIMITS,
+        discard=DiscardPolicy.OLD,
+        storage=StorageType.FILE,
+        max_msgs=MAX_DEAD,
+        max_bytes=DEAD_BYTES,
+    )
+    consumer = ConsumerConfig(
+        durable_name=CONSUMER,
+        ack_policy=AckPolicy.EXPLICIT,
+        ack_wait=ACK_WAIT,
+        max_deliver=-1,  # whoever takes a job counts and buries it: the broker would only hide it
+        max_ack_pending=_MAX_ACK_PENDING,
+    )
+    for config in (prompts, dead):
+        await ensure_stream(js, url, config)
+    await administer(url, js.add_consumer(stream, consumer))
+    return NatsQueue(_Place(client, js, stream, subject, dead_stream, dead_subject))
+
+
+class NatsQueue:
+    """See WorkQueue."""
+
+    def __init__(self, place: _Place) -> None:
+        self._place = place
+        self._pull: JetStreamContext.PullSubscription | None = None
+
+    async def put(self, data: bytes, *, message_id: str = "") -> int:
+        """See WorkQueue. Tried again while the broker has not opened the stream yet, as after a restart."""
+        place, headers = self._place, {"Nats-Msg-Id": message_id} if message_id else None
+        size = len(data) + (len(f"NATS/1.0\r\nNats-Msg-Id: {message_id}\r\n\r\n") if message_id else 0)
+        if size > place.client.max_payload:
+            raise BrokerError(f"prompt of {len(data)} bytes, the broker takes {place.client.max_payload} (max_payload)")
+        deadline = asyncio.get_running_loop().time() + ANSWER_SECONDS
+        while True:
+            try:
+                return (await place.js.publish(place.subject, data, timeout=ANSWER_SECONDS, headers=headers)).seq
+            except NoStreamResponseError as error:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise BrokerError(f"the stream {place.stream} is gone: restart decoder-run") from error
+                await asyncio.sleep(_RETRY_SECONDS)
+            except APIError as error:
+                raise BrokerError(_refusal(error)) from error
+            except NatsTimeoutError as error:
+                raise BrokerError(
+                    f"the broker has not confirmed the prompt within {ANSWER_SECONDS:.0f} s; it may be stored"
+                ) from error
+            except API_ERRORS as error:
+                raise BrokerError(f"cannot publish the prompt: {error}") from error
+
+    async def take(self, limit: int, *, timeout: float) -> list[Job]:
+        """See WorkQueue. Nothing is asked of a broker that is away: such requests would pile up until it is back."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        try:
+            async with asyncio.timeout(timeout):
+                await self._place.client.online.wait()
+        except TimeoutError:
+            return []
+        while True:
+            left = deadline - loop.time()
+            messages = await self._fetch(limit, min(left, PULL_SECONDS)) if left > 0 else []
+            if messages or left <= PULL_SECONDS:
+                return [_job(self._place, message) for message in messages]
+
+    async def _fetch(self, limit: int, timeout: float) -> list[Msg]:
+        try:
+            if self._pull is None:
+                self._pull = await self._place.js.pull_subscribe_bind(CONSUMER, self._place.stream)
+            return await self._pull.fetch(limit, timeout=timeout)
+        except (TimeoutError, NatsTimeoutError):
+            return []
+        except asyncio.CancelledError:
+            await self._abandon()
+            raise
+        except API_ERRORS as error:
+            raise BrokerError(f"cannot take prompts: {error}") from error
+
+    async def _abandon(self) -> None:
+        """Nobody waits any more: the broker must not send to us what then lies here until the ack wait is over."""
+        pull, self._pull = self._pull, None
+        if pull is None:
+            return
+        with suppress(*API_ERRORS):
+            waiting = pull._sub._pending_queue
+            await pull.unsubscribe()
+            while waiting is not None and not waiting.empty():
+                message = waiting.get_nowait()
+                if message is not None and message.reply.startswith("$JS.ACK."):
+                    await message.nak()
+
+    async def depth(self) -> QueueDepth:
+        """See WorkQueue."""
+        try:
+            consumer = await self._place.js.consumer_info(self._place.stream, CONSUMER)
+            dead = await self._place.js.stream_info(self._place.dead_stream)
+        except API_ERRORS as error:
+            raise BrokerError(f"cannot read the prompt queue: {error}") from error
+        return QueueDepth(
+            pending=consumer.num_pending or 0,
+            working=consumer.num_ack_pending or 0,
+            redelivered=consumer.num_redelivered or 0,
+            dead=dead.state.messages,
+        )
+
+
+def _refusal(error: APIError) -> str:
+    if error.err_code == STREAM_FULL:
+        return f"the prompt queue is full ({MAX_PROMPTS}): try again later"
+    if error.err_code in NO_ROOM:
+        return "the broker has no room left for prompts: try again later, or give JetStream more (max_file)"
+    return f"the broker does not take the prompt: {error.description}"
+
+
+def _job(place: _Place, message: Msg) -> "NatsJob":
+    delivery = message.metadata
+    return NatsJob(place, message, message.data, delivery.sequence.stream, delivery.num_delivered or 1)
+
+
+@dataclass(eq=False, slots=True)
+class NatsJob:
+    """See Job."""
+
+    _place: _Place
+    _message: Msg
+    data: bytes
+    sequence: int
+    deliveries: int
+
+    async def done(self) -> None:
+        """See Job."""
+        await self._settle(self._message.ack_sync(timeout=ANSWER_SECONDS))
+
+    async def keep(self) -> None:
+        """See Job."""
+        await self._settle(self._message.in_progress())
+
+    async def give_back(self, delay: float) -> None:
+        """See Job."""
+        await self._settle(self._message.nak(delay=delay or None))
+
+    async def bury(self, reason: str) -> None:
+        """See Job."""
+        place = self._place
+        letter = dead_letter(self.sequence, reason, self.data, limit=place.client.max_payload - LETTER_MARGIN)
+        headers = {"Nats-Msg-Id": f"dead-{self.sequence}"}  # buried twice is buried once
+        await self._settle(place.js.publish(place.dead_subject, letter, timeout=ANSWER_SECONDS, headers=headers))
+        await self.done()  # as good as a term, and confirmed
+
+    async def _settle(self, action: Awaitable[Any]) -> None:
+        try:
+            await action
+        except API_ERRORS as error:
+            raise BrokerError(f"prompt {self.sequence}: {error}") from error
