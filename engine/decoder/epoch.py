@@ -20,7 +20,7 @@ from engine.transport.base import Inbox, Incoming, Transport
 from engine.transport.subjects import Subjects
 from engine.wire.frame import FRAME_MARGIN, PRELUDE, decode, encode
 
-FIRST_STEP_SECONDS: Final = 60.0  # a device may compile kernels for the first shapes it sees
+FIRST_STEPS: Final = 4.0  # times the usual timeout: nothing has been measured yet, and kernels may be compiled
 log = logging.getLogger("shardline.decoder")
 
 
@@ -60,7 +60,7 @@ class EpochRunner:
         self._transport, self._core, self._route = transport, core, route
         self._done = subjects.done(decoder, route.epoch)
         self._subject = subjects.stage(route.first.stage, route.first.incarnation)
-        self._pace = Pace(floor=step_timeout, first=max(step_timeout, FIRST_STEP_SECONDS))
+        self._pace = Pace(floor=step_timeout, first=FIRST_STEPS * step_timeout)
         self._sent: dict[StepNumber, tuple[float, int, float]] = {}  # when, tokens, deadline
         self.ignored = 0  # late, repeated or foreign messages
 

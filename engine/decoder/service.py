@@ -118,6 +118,11 @@ class DecoderService:
             self._core.lose_epoch()
             self._desk.refuse_poison()
 
+    @property
+    def replays(self) -> int:
+        """Epochs raised after the first."""
+        return max(self._epochs - 1, 0)
+
     def _begin(self, route: Route) -> None:
         self._epoch, self._epochs = route.epoch, self._epochs + 1
         self._core.open_epoch(capacity_of(route, self._manifest, self._transport.max_payload, self._config))
@@ -156,7 +161,7 @@ class DecoderService:
             free_blocks=self._core.blocks.free,
             steps=self._steps,
             steps_in_flight=len(self._core.flights),
-            replays=max(self._epochs - 1, 0),
+            replays=self.replays,
             tokens=self._rate.total,
             tokens_per_second=self._rate.per_second(now()),
         )

@@ -1,0 +1,224 @@
+"""A whole pipeline in one process: real decoder, real workers, the memory transport, shards that are arithmetic.
+
+The last shard's next token depends on every token before it, and it reads them from a block cache as a real one does:
+an answer is right only if every step came, once, in order, with the right blocks.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.client.client import Client
+from engine.contract.ids import Incarnation, StageIndex
+from engine.contract.manifest import SCHEMA, Manifest, StageManifest
+from engine.contract.messages import Rows
+from engine.decoder.admission import Admission
+from engine.decoder.config import DecoderConfig
+from engine.decoder.service import DecoderService
+from engine.decoder.tokenizer import ByteStream, TextStream
+from engine.transport.memory import MemoryBroker, MemoryTransport
+from engine.transport.subjects import Subjects
+from stages.heartbeat import Loaded
+from stages.identity import Identity, new_incarnation
+from stages.runner import Capabilities
+from stages.worker import StageWorker
+
+VOCABULARY = 256
+HIDDEN = 2
+BLOCK = 8
+EOS = 255
+SUBJECTS = Subjects("test", "model")
+
+
+def next_token(history: Sequence[int]) -> int:
+    """The model: letters, depending on everything before."""
+    return ord("a") + (sum((i + 1) * token for i, token in enumerate(history)) + len(history)) % 26
+
+
+def answer_to(prompt: str, count: int) -> str:
+    history = list(prompt.encode())
+    for _ in range(count):
+        history.append(next_token(history))
+    return bytes(history[len(prompt.encode()) :]).decode()
+
+
+class ArithmeticShard:
+    """Stage 0 passes token ids on as hidden states; the last stage keeps the cache and makes logits."""
+
+    def __init__(self, *, last: bool, blocks: int = 64, poison: int = -1) -> None:
+        self.capabilities = Capabilities(
+            kind="paged", blocks=blocks, block_size=BLOCK, slots=0, min_row_tokens=2, context_length=200
+        )
+        self._last, self._poison = last, poison
+        self._cache = np.full((blocks, BLOCK), -1, np.int64)
+
+    def infer(self, rows: Rows, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if not self._last:
+            return value if value.ndim == 2 else np.repeat(value.astype(np.float32)[:, None], HIDDEN, axis=1)
+        tokens, wanted = (value if value.ndim == 1 else value[:, 0]).astype(np.int64), []
+        at = block_at = 0
+        for start, length, _, picked_start, picked, count in rows.table.tolist():
+            table = rows.blocks[block_at : block_at + count]
+            places = np.arange(start + length)
+            cache = (table[places // BLOCK], places % BLOCK)
+            self._cache[cache[0][start:], cache[1][start:]] = tokens[at : at + length]
+            history = self._cache[cache].tolist()
+            if self._poison in history:
+                raise RuntimeError("the shard crashes on this token")
+            wanted += [next_token(history[: start + i + 1]) for i in range(picked_start, picked_start + picked)]
+            at, block_at = at + length, block_at + count
+        return np.eye(VOCABULARY, dtype=np.float32)[wanted]
+
+    def reset(self) -> None:
+        self._cache[:] = -1
+
+    def close(self) -> None:
+        pass
+
+
+class ByteTokenizer:
+    """A token is a byte."""
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(ids).decode(errors="replace")
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+        return "".join(message["content"] for message in messages)
+
+    def stream(self) -> TextStream:
+        return ByteStream([bytes([i]) for i in range(VOCABULARY)])
+
+
+def manifest(stages: int = 2) -> Manifest:
+    return Manifest(
+        schema=SCHEMA,
+        name="model",
+        slug="model",
+        source="",
+        source_digest="",
+        split="split",
+        layers=stages,
+        hidden_size=HIDDEN,
+        vocabulary=VOCABULARY,
+        context_length=200,
+        kv_bytes_per_token=8,
+        beam_gather=True,
+        stages=tuple(
+            StageManifest(index=i, first_layer=i, last_layer=i + 1, model="", files=(), weight_bytes=0)
+            for i in range(stages)
+        ),
+        tokenizer_kind="huggingface",
+        tokenizer_files=(),
+        chat_template="yes",
+        eos_ids=(EOS,),
+    )
+
+
+def config(**changes: Any) -> DecoderConfig:
+    values: dict[str, Any] = {
+        "shards": Path(),
+        "nats": "",
+        "deployment": "test",
+        "max_running": 8,
+        "max_waiting": 8,
+        "prefill_tokens": 16,
+        "steps_in_flight": 0,
+        "default_max_tokens": 10,
+        "max_deliveries": 3,
+        "step_timeout": 0.5,
+        "grace": 5.0,
+        "json_logs": False,
+    }
+    return DecoderConfig(**(values | changes))
+
+
+class Pipeline:
+    """Starts and kills the parts."""
+
+    def __init__(self, broker: MemoryBroker, tasks: asyncio.TaskGroup, stages: int, **settings: Any) -> None:
+        self.broker, self.stages, self._tasks, self._settings = broker, stages, tasks, settings
+        self.transport = MemoryTransport(broker)
+        self.client = Client(self.transport, SUBJECTS)
+        self.running: list[asyncio.Task[None]] = []
+        self.decoders: list[DecoderService] = []
+        self.serving = asyncio.Event()  # a decoder has opened its pipeline
+
+    async def start_worker(self, index: int, **shard: Any) -> asyncio.Task[None]:
+        """A worker, once it is ready."""
+        identity = Identity(
+            stage=StageIndex(index),
+            stages=self.stages,
+            first_layer=index,
+            last_layer=index + 1,
+            incarnation=Incarnation(new_incarnation()),
+            model="model",
+            split="split",
+            runner="paged",
+            profile="exact",
+            device="CPU",
+            host="here",
+            pid=1,
+        )
+        ready = asyncio.Event()
+        runner = ArithmeticShard(last=index == self.stages - 1, **shard)
+        worker = StageWorker(
+            MemoryTransport(self.broker),
+            SUBJECTS,
+            identity,
+            lambda: Loaded(runner),
+            announce=lambda _: ready.set(),
+            listen=0.0,
+        )
+        task = self._start(worker.run(asyncio.Event()))
+        await ready.wait()
+        return task
+
+    async def start_decoder(self, stop: asyncio.Event | None = None, **changes: Any) -> asyncio.Task[None]:
+        """A decoder; it may still wait for something, `serving` tells."""
+        admission = Admission(manifest(self.stages), ByteTokenizer(), 10)
+        settings = config(**(self._settings | changes))
+        service = DecoderService(
+            MemoryTransport(self.broker), SUBJECTS, admission, settings, announce=lambda _: self.serving.set()
+        )
+        self.decoders.append(service)
+        return self._start(service.run(stop or asyncio.Event()))
+
+    def _start(self, run: Any) -> asyncio.Task[None]:
+        async def until_killed() -> None:
+            try:
+                await run
+            except asyncio.CancelledError:
+                return
+
+        task = self._tasks.create_task(until_killed())
+        self.running.append(task)
+        return task
+
+    async def kill(self, task: asyncio.Task[None]) -> None:
+        """As kill -9: no goodbye."""
+        task.cancel()
+        await asyncio.wait({task})
+
+
+@asynccontextmanager
+async def pipeline(stages: int = 2, *, whole: bool = True, **settings: Any) -> AsyncGenerator[Pipeline]:
+    """A pipeline of arithmetic shards; `whole`: with its workers and decoder started."""
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        here = Pipeline(MemoryBroker(clock=time.monotonic), tasks, stages, **settings)
+        if whole:
+            for index in range(stages):
+                await here.start_worker(index)
+            await here.start_decoder()
+            await here.serving.wait()
+        yield here
+        for task in here.running:
+            task.cancel()
