@@ -2,6 +2,7 @@
 
 import asyncio
 
+import orjson
 import pytest
 
 from engine.contract.errors import BrokerError, LeaseLostError, NoResponderError
@@ -215,7 +216,7 @@ def test_a_buried_job_is_a_dead_letter_and_does_not_come_again(with_two: WithTwo
 def test_the_depth_tells_waiting_from_working(with_two: WithTwo) -> None:
     async def test(one: Transport, _: Transport) -> None:
         queue = await queue_of(one)
-        for _ in range(3):
+        for _i in range(3):
             await queue.put(b"x")
         await queue.take(1, timeout=5)
         depth = await queue.depth()
@@ -236,5 +237,91 @@ def test_a_lease_changes_hands_only_by_its_revision(with_two: WithTwo) -> None:
         assert second > first
         with pytest.raises(LeaseLostError):
             await mine.write(b"me again", after=first)
+
+    with_two(test)
+
+
+def test_a_message_id_put_twice_is_stored_once(with_two: WithTwo) -> None:
+    async def test(one: Transport, _: Transport) -> None:
+        queue = await queue_of(one)
+        assert await queue.put(b"x", message_id="m") == await queue.put(b"x", message_id="m")
+        assert (await queue.depth()).pending == 1
+
+    with_two(test)
+
+
+def test_a_prompt_of_max_payload_passes_and_one_byte_more_is_refused(with_two: WithTwo) -> None:
+    async def test(one: Transport, _: Transport) -> None:
+        queue = await queue_of(one)
+        await queue.put(bytes(one.max_payload))
+        with pytest.raises(BrokerError, match="max_payload"):
+            await queue.put(bytes(one.max_payload + 1))
+        assert (await queue.depth()).pending == 1
+
+    with_two(test)
+
+
+@pytest.mark.parametrize("byte", [b"\0", b"\xff", b'"'])
+def test_a_prompt_of_any_size_and_content_can_be_buried(with_two: WithTwo, byte: bytes) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        queue = await queue_of(one)
+        await queue.put(byte * one.max_payload)
+        [job] = await queue.take(1, timeout=5)
+        async with two.subscribe("q.dead") as letters:
+            await job.bury("too bad")
+            letter = orjson.loads((await letters.get()).data)
+        assert (letter["sequence"], letter["reason"], letter["bytes"]) == (job.sequence, "too bad", one.max_payload)
+        assert (await queue.depth()).working == 0
+
+    with_two(test)
+
+
+def test_a_job_is_offered_to_others_once_nobody_waits_for_it_here(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        first, second = await queue_of(one), await queue_of(two)
+        leaving = asyncio.create_task(first.take(5, timeout=30))
+        await first.put(b"mine")
+        [job] = await leaving
+        await job.done()
+        leaving = asyncio.create_task(first.take(5, timeout=30))
+        await one.barrier()
+        leaving.cancel()
+        await asyncio.wait({leaving})
+        await one.barrier()
+        await second.put(b"x")
+        [job] = await second.take(1, timeout=5)
+        assert (job.data, job.deliveries) == (b"x", 1)
+
+    with_two(test)
+
+
+def test_a_job_given_back_with_a_delay_comes_after_it(with_two: WithTwo) -> None:
+    async def test(one: Transport, _: Transport) -> None:
+        queue = await queue_of(one)
+        await queue.put(b"x")
+        [job] = await queue.take(1, timeout=5)
+        await job.give_back(0.2)
+        assert await queue.take(1, timeout=0.01) == []
+        assert [again.data for again in await queue.take(1, timeout=5)] == [b"x"]
+
+    with_two(test)
+
+
+def test_who_publishes_a_prompt_with_a_reply_subject_learns_its_sequence(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        await queue_of(one)
+        answer = orjson.loads((await two.request("q.prompt", b"x", timeout=5)).data)
+        assert (answer["stream"], answer["seq"]) == ("Q", 1)
+
+    with_two(test)
+
+
+def test_a_new_lease_is_refused_while_there_is_one(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        await (await one.lease(bucket="L", key="k")).write(b"me", after=0)
+        lease = await two.lease(bucket="L", key="k")
+        with pytest.raises(LeaseLostError):
+            await lease.write(b"them", after=0)
+        assert await lease.read() == (1, b"me")
 
     with_two(test)

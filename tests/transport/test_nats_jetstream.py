@@ -1,0 +1,97 @@
+"""The durable queue and the lease where JetStream or nats-py need care."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from nats.js import JetStreamContext
+
+from engine.contract.errors import BrokerError, LeaseLostError
+from engine.local.broker import embedded_broker
+from engine.transport.base import WorkQueue
+from engine.transport.nats import NatsTransport, connect
+
+pytestmark = pytest.mark.broker
+
+
+def with_broker(test: Callable[[NatsTransport, Any], Awaitable[None]]) -> None:
+    """Runs a test with a transport and nats-py's own JetStream context on the same connection."""
+
+    async def main() -> None:
+        async with asyncio.timeout(30), embedded_broker() as url, connect(url, name="test") as transport:
+            await test(transport, JetStreamContext(transport._client))  # pyright: ignore[reportPrivateUsage]
+
+    asyncio.run(main())
+
+
+async def queue_of(transport: NatsTransport) -> WorkQueue:
+    return await transport.work_queue(stream="Q", subject="q.prompt", dead_stream="D", dead_subject="q.dead")
+
+
+def test_a_prompt_that_fits_only_without_its_header_is_refused_and_the_link_stays() -> None:
+    async def test(transport: NatsTransport, _: Any) -> None:
+        queue = await queue_of(transport)
+        with pytest.raises(BrokerError, match="max_payload"):
+            await queue.put(bytes(transport.max_payload), message_id="m")
+        assert transport._client.stats["reconnects"] == 0  # pyright: ignore[reportPrivateUsage]
+        await transport.barrier()
+
+    with_broker(test)
+
+
+def test_a_full_queue_refuses_and_says_so() -> None:
+    async def test(transport: NatsTransport, js: Any) -> None:
+        await js.add_stream(name="Q", subjects=["q.prompt"], retention="workqueue", discard="new", max_msgs=1)
+        queue = await queue_of(transport)
+        await queue.put(b"x")
+        with pytest.raises(BrokerError, match="the prompt queue is full"):
+            await queue.put(b"y")
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize(
+    ("settings", "differs"),
+    [
+        ({"subjects": ["q.prompt"], "retention": "limits"}, "has retention limits, not workqueue"),
+        ({"subjects": ["q.other"], "retention": "workqueue"}, "has subjects"),
+    ],
+)
+def test_a_stream_that_does_something_else_is_left_alone(settings: dict[str, Any], differs: str) -> None:
+    async def test(transport: NatsTransport, js: Any) -> None:
+        await js.add_stream(name="Q", **settings)
+        with pytest.raises(BrokerError, match=differs):
+            await queue_of(transport)
+
+    with_broker(test)
+
+
+def test_a_queue_that_was_removed_is_named() -> None:
+    async def test(transport: NatsTransport, js: Any) -> None:
+        queue = await queue_of(transport)
+        await js.delete_stream("Q")
+        with pytest.raises(BrokerError, match="cannot read the prompt queue"):
+            await queue.depth()
+        with pytest.raises(BrokerError, match="cannot take prompts"):
+            await queue.take(1, timeout=0.2)
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize("marker", ["expired", "deleted"])
+def test_a_lease_that_expired_or_was_deleted_is_none_and_can_be_taken(marker: str) -> None:
+    async def test(transport: NatsTransport, js: Any) -> None:
+        lease = await transport.lease(bucket="L", key="k")
+        first = await lease.write(b"me", after=0)
+        if marker == "expired":  # what the broker leaves behind with limit_marker_ttl
+            await js.publish("$KV.L.k", b"", headers={"Nats-Marker-Reason": "MaxAge"})
+        else:
+            await (await js.key_value("L")).delete("k")
+        assert await lease.read() is None
+        second = await lease.write(b"them", after=0)
+        assert second > first
+        with pytest.raises(LeaseLostError):
+            await lease.write(b"me", after=first)
+
+    with_broker(test)
