@@ -92,6 +92,8 @@ def _compiler(core: ov.Core, model: ov.Model, options: RunnerOptions, doing: str
 
 def _check_device(core: ov.Core, options: RunnerOptions) -> None:
     there = core.available_devices
+    if not there:
+        raise DeviceError("OpenVINO finds no device at all: is it out of memory, or half installed?")
     if options.device not in there and options.device.split(".")[0] not in there:
         raise UsageError(f"no device {options.device} here, only {', '.join(there)}")
     if options.kind == "paged" and options.device != "CPU":

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import openvino as ov
 
 from engine.contract.messages import Rows
-from stages.checks import ShardShape, check_rows
+from stages.checks import RowChecks, ShardShape
 from stages.openvino_errors import device_errors
 from stages.runner import Capabilities
 from stages.slot import SlotMask, check_start
@@ -38,7 +38,6 @@ class StatefulRunner:
         """`sequence_axes`: the axis of each state, by name, that counts tokens; states left out stop compaction."""
         self._compile, self._axes, self._shape = compile_shard, sequence_axes, shape
         self.compiled = compile_shard()
-        self._inputs = {port.get_any_name() for port in self.compiled.inputs}
         self._slots: dict[int, _Slot] = {}
         self.shares_model = not self._states_interfere()
         self.compactions = 0
@@ -50,10 +49,11 @@ class StatefulRunner:
             min_row_tokens=1,
             context_length=context_length,
         )
+        self._checks = RowChecks(self.capabilities, shape)
 
     def infer(self, rows: Rows, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """See Runner. Rows run one after the other."""
-        check_rows(rows, value, self.capabilities, self._shape)
+        self._checks.check(rows, value)
         self._check_starts(rows)
         parts: list[npt.NDArray[Any]] = []
         at = 0
@@ -115,8 +115,8 @@ class StatefulRunner:
             inputs["input_ids"] = value.astype(np.int64)[None]
         else:
             inputs["inputs_embeds"] = value[None]
-        for name in self._inputs:
-            slot.request.set_tensor(name, ov.Tensor(inputs[name]))
+        for name, port in slot.ports.items():
+            slot.request.set_tensor(port, ov.Tensor(inputs[name]))
         slot.request.infer()
         out = slot.request.get_output_tensor(0).data
         return out.reshape(-1, out.shape[-1]).copy()  # the next row of this slot overwrites it
@@ -156,6 +156,7 @@ class _Slot:
 
     def __init__(self, compiled: ov.CompiledModel) -> None:
         self.request = compiled.create_infer_request()
+        self.ports = {port.get_any_name(): port for port in compiled.inputs}
         self.mask = SlotMask()
 
     def restart(self) -> None:

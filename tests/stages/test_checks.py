@@ -7,7 +7,7 @@ import pytest
 
 from engine.contract.errors import ErrorCode, StepError
 from engine.contract.messages import Rows
-from stages.checks import ShardShape, check_rows
+from stages.checks import RowChecks, ShardShape
 from stages.runner import Capabilities
 from tests.stages.fakes import rows
 
@@ -28,12 +28,12 @@ def changed(row: int, column: int, value: int) -> Rows:
 
 
 def test_good_rows_pass() -> None:
-    check_rows(GOOD, ids(5), CAN, TAKES_IDS)
-    check_rows(GOOD, np.zeros((5, 4), np.float32), CAN, TAKES_HIDDEN)
+    RowChecks(CAN, TAKES_IDS).check(GOOD, ids(5))
+    RowChecks(CAN, TAKES_HIDDEN).check(GOOD, np.zeros((5, 4), np.float32))
 
 
 def test_a_row_may_pick_nothing() -> None:
-    check_rows(rows((0, 3, 0, 0)), ids(3), CAN, TAKES_IDS)
+    RowChecks(CAN, TAKES_IDS).check(rows((0, 3, 0, 0)), ids(3))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_row_may_pick_nothing() -> None:
 )
 def test_bad_rows_are_refused_by_name(bad: Rows, says: str) -> None:
     with pytest.raises(StepError, match=says) as caught:
-        check_rows(bad, ids(5), CAN, TAKES_IDS)
+        RowChecks(CAN, TAKES_IDS).check(bad, ids(5))
     assert caught.value.code == ErrorCode.INVALID_ROWS
 
 
@@ -79,5 +79,5 @@ def test_bad_rows_are_refused_by_name(bad: Rows, says: str) -> None:
 )
 def test_bad_values_are_refused_by_name(value: npt.NDArray[Any], shape: ShardShape, says: str) -> None:
     with pytest.raises(StepError, match=says) as caught:
-        check_rows(GOOD, value, CAN, shape)
+        RowChecks(CAN, shape).check(GOOD, value)
     assert caught.value.code == ErrorCode.INVALID_ROWS
