@@ -49,7 +49,7 @@ class Chain:
         return value
 
 
-def make_rows(rows: Sequence[tuple[int, int, int, int, int]], block_size: int, blocks_per_slot: int = 64) -> Rows:
+def make_rows(rows: Sequence[tuple[int, int, int, int, int]], block_size: int, blocks_per_slot: int = 16) -> Rows:
     """Rows (slot, start, length, picked start, picked count); slot i owns the i-th run of `blocks_per_slot` blocks."""
     table = np.zeros((len(rows), ROW_COLUMNS), np.int32)
     blocks: list[npt.NDArray[np.int32]] = []

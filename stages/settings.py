@@ -21,6 +21,7 @@ class RunnerOptions:
     kv_bytes: int = 512 * MIB  # paged: size of the pool
     slots: int = 8  # stateful: sequences at once
     cache: Path | None = None  # compiled models are kept there
+    dynamic_quantization: bool = True  # activations in 8 bits where the CPU has instructions for it; off to compare
 
 
 def compile_properties(options: RunnerOptions) -> dict[str, object]:
@@ -35,6 +36,8 @@ def compile_properties(options: RunnerOptions) -> dict[str, object]:
         properties["INFERENCE_PRECISION_HINT"] = "f32"
     # The plugin pins its threads to the first cores it sees: two workers on one machine would share one core.
     properties["ENABLE_CPU_PINNING"] = False
+    if not options.dynamic_quantization:
+        properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
     if options.threads:
         properties["INFERENCE_NUM_THREADS"] = options.threads
     if options.cache is not None:
