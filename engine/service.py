@@ -28,10 +28,12 @@ class Service(Protocol):
 
 @contextmanager
 def stop_on_signal() -> Generator[asyncio.Event]:
-    """Set the yielded event on the first signal; restore the handlers on exit."""
+    """Set the yielded event on the first signal, interrupt on the second; restore the handlers on exit."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
     def request_stop(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
         loop.call_soon_threadsafe(stop.set)
 
     previous = {number: signal.signal(number, request_stop) for number in STOP_SIGNALS}
@@ -81,10 +83,10 @@ async def _as_coroutine(main: Callable[[], Awaitable[None]]) -> None:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if sys.platform == "win32":
+    try:
+        import uvloop  # noqa: PLC0415  not there on Windows
+    except ImportError:
         return None
-    import uvloop  # noqa: PLC0415  not there on Windows
-
     return uvloop.new_event_loop
 
 

@@ -10,10 +10,12 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import orjson
 
 from engine.contract.errors import BrokerError
+from engine.local.lock import locked
 from engine.local.processes import Child, Processes
 
 READY_SECONDS: Final = 10.0
@@ -50,12 +52,17 @@ def broker_environment() -> dict[str, str]:
 
 @asynccontextmanager
 async def embedded_broker(*, port: int = -1, folder: Path | None = None) -> AsyncGenerator[str]:
-    """A broker with JetStream on loopback; yields its URL. `port` -1: a free one. `folder`: kept, else temporary."""
+    """A broker with JetStream on loopback; yields its URL. `port` -1: a free one. `folder`: kept, else temporary.
+
+    Raises BrokerError: no nats-server, port in use, or another embedded broker in that folder (nats-server itself
+    would share the store and damage it).
+    """
     with tempfile.TemporaryDirectory(prefix="shardline-nats-", ignore_cleanup_errors=True) as temporary:
         home = folder or Path(temporary)
         home.mkdir(parents=True, exist_ok=True)
-        async with Processes(home / "logs") as processes:
-            yield await start_broker(processes, home, port)
+        with locked(home):
+            async with Processes(home / "logs") as processes:
+                yield await start_broker(processes, home, port)
 
 
 async def start_broker(processes: Processes, home: Path, port: int = -1) -> str:
@@ -63,24 +70,40 @@ async def start_broker(processes: Processes, home: Path, port: int = -1) -> str:
     config = home / "nats.conf"
     quoted = {"folder": orjson.dumps(str(home)).decode(), "store": orjson.dumps(str(home / "store")).decode()}
     config.write_text(_CONFIG.format(port=port, **quoted))
+    for stale in home.glob("nats-server_*.ports"):
+        stale.unlink()  # of a broker that was killed; process ids come again
     child = await processes.start("nats-server", [str(find_server()), "-c", str(config)], broker_environment())
     try:
         async with asyncio.timeout(READY_SECONDS):
-            return await _url(child, home / f"nats-server_{child.pid}.ports")
+            url = await _url(child, home / f"nats-server_{child.pid}.ports", port)
+            await _check_jetstream(url)
+            return url
     except TimeoutError:
         raise BrokerError(f"nats-server is not ready after {READY_SECONDS:.0f} s, see {child.log}") from None
 
 
-async def _url(child: Child, ports: Path) -> str:
+async def _url(child: Child, ports: Path, port: int) -> str:
     while True:
         if child.returncode is not None:
-            raise BrokerError(f"nats-server ended with code {child.returncode}: {_last_line(child.log)}")
+            words = child.last_words()
+            if "address already in use" in words or "Only one usage of each socket address" in words:
+                raise BrokerError(f"port {port} is in use: stop what listens there, or choose another port")
+            raise BrokerError(f"nats-server ended with code {child.returncode}: {words}")
         try:
             return str(orjson.loads(ports.read_bytes())["nats"][0])
         except (OSError, orjson.JSONDecodeError, LookupError):
             await asyncio.sleep(_POLL_SECONDS)
 
 
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()
-    return lines[-1] if lines else "no output"
+async def _check_jetstream(url: str) -> None:
+    """Ask the broker what it offers: it greets each connection with one line of JSON."""
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    try:
+        _, _, offer = (await reader.readline()).partition(b"INFO ")
+        if not orjson.loads(offer).get("jetstream"):
+            raise BrokerError(f"nats-server at {url} has started without JetStream: is its disk full?")
+    except orjson.JSONDecodeError as error:
+        raise BrokerError(f"what answers at {url} is not nats-server") from error
+    finally:
+        writer.close()

@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 STOP_SECONDS: Final = 10.0  # to drain, after SIGTERM
+KEPT_LINES: Final = 1000  # of a child's stdout, the newest
+LINE_BYTES: Final = 1 << 20
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -22,8 +25,9 @@ class Child:
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
         self.name, self.log = name, log
         self._process = process
-        self.lines: list[str] = []
+        self.lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._news = asyncio.Condition()
+        self._silent = False  # nothing more will come from it
         self._reader = asyncio.create_task(self._read())
 
     @property
@@ -43,7 +47,7 @@ class Child:
                 for line in self.lines:
                     if line.startswith(beginning):
                         return line
-                if self._reader.done():
+                if self._silent:
                     raise ChildProcessError(f"{self.name} ended with code {await self.wait()}: {self.last_words()}")
                 await self._news.wait()
 
@@ -57,14 +61,13 @@ class Child:
         return lines[-1] if lines else "it said nothing"
 
     async def stop(self, seconds: float = STOP_SECONDS) -> int:
-        """Ask it to end; after `seconds` make it. Its exit code."""
+        """Ask it to end; after `seconds` make it, and whatever it has started. Its exit code."""
         if self.returncode is None:
             self.signal(signal.SIGTERM)
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._process.wait()
-            except TimeoutError:
-                self.kill()
+        self.kill()
         code = await self._process.wait()
         await self._reader
         return code
@@ -78,19 +81,34 @@ class Child:
                 self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it now, as a power cut would."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        """End it now, as a power cut would, and whatever it has started (not on Windows).
+
+        A grandchild that lives on would hold our pipes open, and asyncio waits for those too. Once nobody holds them
+        nothing is left to end, and the process id may be somebody else's.
+        """
+        if self.returncode is not None and self._silent:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: PermissionError when all are gone
+            if sys.platform == "win32":
+                self._process.kill()
+            else:
+                os.killpg(self.pid, signal.SIGKILL)
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
+        while True:
+            try:
+                line = await self._process.stdout.readline()
+            except ValueError:
+                continue  # longer than LINE_BYTES: left out
+            if not line:
+                break
             async with self._news:
                 self.lines.append(line.decode(errors="replace").rstrip())
                 self._news.notify_all()
         async with self._news:
+            self._silent = True
             self._news.notify_all()
-        await self._process.wait()
 
 
 class Processes:
@@ -110,7 +128,14 @@ class Processes:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await asyncio.shield(self._stop_all())
+        stopping = asyncio.create_task(self._stop_all())
+        try:
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:  # asked again, by somebody impatient
+            for child in self._children:
+                child.kill()
+            await stopping
+            raise
 
     async def _stop_all(self) -> None:
         for child in reversed(self._children):
@@ -126,6 +151,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                limit=LINE_BYTES,
                 env=dict(os.environ if environment is None else environment),
                 **_own_group(),
             )

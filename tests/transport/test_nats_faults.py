@@ -36,8 +36,9 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 @pytest.fixture
-def behind_proxy(run: Run) -> Callable[..., None]:
+def behind_proxy(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Runs a test with a transport that reaches its broker through a proxy."""
+    monkeypatch.setattr("engine.transport.nats_connect.CLOSE_SECONDS", 0.2)
 
     def run_test(test: Test, *, watch: float = WATCH) -> None:
         async def main() -> None:
