@@ -14,6 +14,7 @@ from engine.contract.errors import BrokerError, UsageError
 from engine.transport.nats_client import RepairedClient, reconnect_pause
 
 PATIENCE_SECONDS: Final = 1.0  # before "waiting for the broker" is worth a line
+ATTEMPT_SECONDS: Final = 2.0  # for a broker to take a connection and to greet
 CLOSE_SECONDS: Final = 2.0  # for what was published last
 REFUSALS: Final = ("authorization", "authentication")  # in the broker's own words, lower case
 log = logging.getLogger("shardline.transport")
@@ -88,7 +89,7 @@ def _options(
         "disconnected_cb": on_disconnect,
         "reconnected_cb": on_reconnect,
         "closed_cb": on_close,
-        "connect_timeout": 2,
+        "connect_timeout": ATTEMPT_SECONDS,
         "reconnect_time_wait": reconnect_pause(),
         "max_reconnect_attempts": -1,
         "ping_interval": 5,
