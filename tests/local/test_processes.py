@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 
 from engine.local.processes import LINE_BYTES, Child, Processes
+from engine.service import loop_factory
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 STUBBORN = """
@@ -42,7 +42,7 @@ asyncio.run(main())
 """
 
 
-@pytest.fixture(params=[None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.fixture(params=[None, loop_factory()], ids=["asyncio", "process"])
 def run(request: pytest.FixtureRequest) -> Run:
     """Runs a coroutine on each kind of event loop, for half a minute at most."""
 

@@ -69,30 +69,32 @@ def test_attempts_that_time_out_leave_no_socket_open(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("engine.transport.nats_connect.reconnect_pause", lambda: 0.01)
 
     async def main() -> None:
-        came, left = asyncio.Queue[None](), asyncio.Queue[None]()
+        came: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
 
         async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            came.put_nowait(None)
+            task = asyncio.current_task()
+            assert task is not None
+            came.put_nowait(task)
             with suppress(ConnectionError):
                 await reader.read()
-            left.put_nowait(None)
             writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
 
         async def use(url: str) -> None:
             async with connect(url, name="test"):
                 pass
 
         server = await asyncio.start_server(silent, "127.0.0.1", 0)
-        url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        using = asyncio.create_task(use(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
         async with server:
-            using = asyncio.create_task(use(url))
-            for _ in range(3):
-                await came.get()
-            await left.get()
+            connections = [await came.get() for _ in range(3)]
+            await asyncio.wait(connections[:2])
             using.cancel()
             await asyncio.wait({using})
-            await left.get()
-            await left.get()
+            while not came.empty():
+                connections.append(came.get_nowait())
+            await asyncio.wait(connections)
 
     run(main)
 

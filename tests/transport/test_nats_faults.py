@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
-import uvloop
 
 from engine.contract.errors import BrokerError
 from engine.local.broker import embedded_broker
+from engine.service import loop_factory
 from engine.transport.nats import NatsTransport, connect
 from engine.transport.nats_client import RepairedClient
 from tests.transport.proxy import Proxy, proxy_to
@@ -20,7 +20,7 @@ Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
 Test = Callable[[NatsTransport, Proxy], Awaitable[None]]
 
 
-@pytest.fixture(params=[None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.fixture(params=[None, loop_factory()], ids=["asyncio", "process"])
 def run(request: pytest.FixtureRequest) -> Run:
     """Runs a coroutine on each kind of event loop, for half a minute at most."""
 
