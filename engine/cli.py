@@ -17,7 +17,9 @@ from engine.service import run_process
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="One language model, several machines.")
+app = typer.Typer(
+    add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="One language model, several machines."
+)
 BROKER_SECONDS = 3.0
 Nats = Annotated[str, typer.Option(envvar="NATS_URL", help="Broker.")]
 Deployment = Annotated[str, typer.Option(help="As given to the stages and the decoder.")]

@@ -13,7 +13,9 @@ from rich.table import Table
 from engine.contract.errors import ShardlineError, UsageError
 from engine.service import fail
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="Cut a model into shards, and check shards.")
+app = typer.Typer(
+    add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="Cut a model into shards, and check shards."
+)
 
 
 @app.command()

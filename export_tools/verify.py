@@ -11,7 +11,7 @@ import numpy as np
 
 from engine.contract.errors import ManifestError
 from engine.contract.manifest import Manifest, check_files, load_manifest
-from export_tools.passes.fusion import read_fusion
+from export_tools.passes.fusion import Fusion, read_fusion
 from export_tools.sources.open import open_source
 from export_tools.split import SplitOptions, split
 from stages.chain import Chain, generate, make_rows
@@ -86,7 +86,7 @@ def compare(folder: Path, whole: Path, manifest: Manifest, options: RunnerOption
         found = [_logits(chain, prompt) for prompt in prompts]
         same = generate(chain, prompts, GREEDY_TOKENS, min_row_tokens=least) == tokens
         operations = _kinds(chain)
-        fused = tuple(_attention(runner) for runner in chain.runners)
+        fused = tuple(max(f.fused, f.paged) for f in map(_fusion, chain.runners))
     return Report(
         stages=len(manifest.stages),
         runner=options.kind,
@@ -106,16 +106,15 @@ def _logits(chain: Chain, prompt: Sequence[int]) -> np.ndarray:
     return chain.infer(rows, np.array(prompt, np.int32)).copy()
 
 
-def _attention(runner: Any) -> int:
-    fusion = read_fusion(runner.compiled)
-    return max(fusion.fused, fusion.paged)
+def _fusion(runner: Any) -> Fusion:
+    return read_fusion(runner.compiled)
 
 
 def _kinds(chain: Chain) -> dict[str, int]:
     """Operations whose number a cut must not change: what fusions make."""
     total: dict[str, int] = {}
     for runner in chain.runners:
-        for kind, count in read_fusion(runner.compiled).operations.items():
+        for kind, count in _fusion(runner).operations.items():
             if kind in ("FullyConnected", "RMS", "RoPE", "MVN", "ScaledDotProductAttention", "PagedAttention"):
                 total[kind] = total.get(kind, 0) + count
     return total

@@ -1,6 +1,7 @@
 """All stages of a split in one process: for verification, tests and measurements, not for serving."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -60,12 +61,25 @@ def make_rows(rows: Sequence[tuple[int, int, int, int, int]], block_size: int, b
     return Rows(table, np.concatenate(blocks))
 
 
+def prefill(chain: Chain, slot: int, prompt: Sequence[int]) -> FloatArray:
+    """Logits behind a prompt, float32 (1, vocabulary), fed in steps no larger than every stage allows."""
+    limits = [runner.capabilities.max_step_tokens for runner in chain.runners]
+    most = min((limit for limit in limits if limit), default=len(prompt))
+    parts = -(-len(prompt) // most)
+    edges = [len(prompt) * i // parts for i in range(parts + 1)]  # even parts: no tail of one token
+    logits: FloatArray | None = None
+    for start, end in pairwise(edges):
+        row = (slot, start, end - start, end - start - 1, int(end == len(prompt)))
+        logits = chain.infer(make_rows([row], chain.block_size), np.array(prompt[start:end], np.int32))
+    assert logits is not None
+    return logits.copy()
+
+
 def generate(chain: Chain, prompts: Sequence[Sequence[int]], count: int, *, min_row_tokens: int) -> list[list[int]]:
-    """`count` greedy tokens for each prompt, all prompts together in every step."""
+    """`count` greedy tokens for each prompt: prompts one after the other, then all sequences together in every step."""
     size = chain.block_size
     ids = [list(prompt) for prompt in prompts]
-    rows = [(slot, 0, len(prompt), len(prompt) - 1, 1) for slot, prompt in enumerate(ids)]
-    logits = chain.infer(make_rows(rows, size), np.concatenate([np.array(p, np.int32) for p in ids]))
+    logits = np.concatenate([prefill(chain, slot, prompt) for slot, prompt in enumerate(ids)])
     for step in range(count):
         for sequence, token in zip(ids, logits.argmax(-1).tolist(), strict=True):
             sequence.append(token)

@@ -13,7 +13,9 @@ from stages.load import Load
 from stages.pump import Pump
 from stages.runner import Capabilities, Runner
 
-_NOTHING_YET = Capabilities(kind="paged", blocks=0, block_size=0, slots=0, min_row_tokens=0, context_length=0)
+_NOTHING_YET = Capabilities(
+    kind="paged", blocks=0, block_size=0, slots=0, min_row_tokens=0, max_step_tokens=0, context_length=0
+)
 _PROCESS = psutil.Process()
 
 
@@ -59,7 +61,7 @@ def heartbeat(identity: Identity, state: WorkerState, load: Load, work: AtWork |
         block_size=can.block_size,
         slots=can.slots,
         min_row_tokens=can.min_row_tokens,
-        max_row_tokens=0,
+        max_step_tokens=can.max_step_tokens,
         context_length=can.context_length,
         waiting=work.inbox.waiting + work.pump.waiting if work else 0,
         oldest_ms=(now - oldest) * 1e3 if oldest is not None else 0.0,

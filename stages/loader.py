@@ -14,7 +14,7 @@ from export_tools.passes.paged import to_paged
 from stages.checks import ShardShape
 from stages.openvino_errors import device_errors
 from stages.paged import PagedRunner
-from stages.settings import MIB, RunnerOptions, compile_properties, min_row_tokens
+from stages.settings import MIB, RunnerOptions, compile_properties, max_step_tokens, min_row_tokens
 from stages.stateful import StatefulRunner, sequence_axes
 
 
@@ -65,6 +65,7 @@ def _paged(
         kv_bytes=options.kv_bytes,
         context_length=manifest.context_length,
         min_row_tokens=min_row_tokens(options),
+        max_step_tokens=max_step_tokens(options),
     )
 
 

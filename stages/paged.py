@@ -32,6 +32,7 @@ class PagedRunner:
         kv_bytes: int,
         context_length: int,
         min_row_tokens: int,
+        max_step_tokens: int,
     ) -> None:
         self.compiled, self._shape = compiled, shape
         ports = {port.get_any_name(): port for port in compiled.inputs}
@@ -54,6 +55,7 @@ class PagedRunner:
             block_size=block_size,
             slots=0,
             min_row_tokens=min_row_tokens,
+            max_step_tokens=max_step_tokens,
             context_length=context_length,
         )
         self._checks = RowChecks(self.capabilities, shape)

@@ -19,6 +19,7 @@ class Capabilities:
     block_size: int  # tokens per logical block; 0: no blocks
     slots: int  # sequences it keeps a state for; 0: any number
     min_row_tokens: int  # rows must be at least this long (2 in profile exact on paged: see docs/decisions)
+    max_step_tokens: int  # of all rows together; 0: no limit (paged, exact: matrix kernels change with the size)
     context_length: int  # tokens
 
 

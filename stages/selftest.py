@@ -14,6 +14,7 @@ import numpy.typing as npt
 from engine.contract.messages import IntArray, Rows
 from stages.checks import ShardShape
 from stages.runner import Runner
+from stages.settings import EXACT_STEP_TOKENS
 
 PREFIX: Final = 30  # tokens of the first row; what follows crosses the boundary of a block of 32
 FOLLOWING: Final = 4  # tokens whose results are compared
@@ -52,7 +53,7 @@ class _Probe:
         self._runner, self._last = runner, shape.last
         self._least = runner.capabilities.min_row_tokens
         noise = np.random.default_rng(7)
-        tokens = PREFIX + FOLLOWING + SPARE
+        tokens = max(PREFIX + FOLLOWING + SPARE, runner.capabilities.max_step_tokens)
         if shape.first:
             self._input: npt.NDArray[Any] = noise.integers(0, shape.vocabulary, tokens).astype(np.int32)
         else:
@@ -71,10 +72,12 @@ class _Probe:
         return bool(np.array_equal(np.concatenate((first, second)), np.stack(reference)))
 
     def beside_others(self) -> bool:
-        """A short sequence alone, then again beside another one's prefill and before its decode."""
+        """A short sequence alone, then again beside another one's prefill, as large as a step may be, and decode."""
+        most = self._runner.capabilities.max_step_tokens
+        other = most - SPARE if most else SPARE + 1
         self._run(self._row(0, 0, SPARE))
         alone = self._run(self._short(0, SPARE))
-        self._run(self._row(1, 0, SPARE + 1), self._row(0, 0, SPARE))
+        self._run(self._row(1, 0, other), self._row(0, 0, SPARE))
         beside = self._run(self._short(0, SPARE), self._short(1, SPARE + 1))
         return bool(np.array_equal(beside[:1], alone))
 
@@ -101,7 +104,7 @@ class _Probe:
 
 def rows_of(pieces: tuple[Piece, ...], block_size: int, slots: int) -> Rows:
     """Rows of one step; each sequence has blocks of its own, and a slot of its own while there are enough."""
-    most = -(-(PREFIX + FOLLOWING + SPARE) // block_size) if block_size else 0
+    most = -(-max(PREFIX + FOLLOWING + SPARE, EXACT_STEP_TOKENS) // block_size) if block_size else 0
     table: list[list[int]] = []
     blocks: list[IntArray] = []
     for piece in pieces:

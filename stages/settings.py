@@ -8,6 +8,7 @@ from engine.contract.control import Profile
 from stages.runner import RunnerKind
 
 MIB: Final = 1 << 20
+EXACT_STEP_TOKENS: Final = 64  # steps of more tokens may take other matrix kernels (docs/decisions/0005)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,3 +49,8 @@ def compile_properties(options: RunnerOptions) -> dict[str, object]:
 def min_row_tokens(options: RunnerOptions) -> int:
     """Shortest row the runner wants: rows of one token take another paged attention kernel (docs/decisions/0005)."""
     return 2 if (options.kind, options.profile) == ("paged", "exact") else 1
+
+
+def max_step_tokens(options: RunnerOptions) -> int:
+    """Most tokens of one step whose results do not depend on how many there are; 0: not promised anyway."""
+    return EXACT_STEP_TOKENS if (options.kind, options.profile) == ("paged", "exact") else 0

@@ -47,6 +47,7 @@ class StatefulRunner:
             block_size=0,
             slots=slots,
             min_row_tokens=1,
+            max_step_tokens=0,
             context_length=context_length,
         )
         self._checks = RowChecks(self.capabilities, shape)

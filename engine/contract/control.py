@@ -59,7 +59,7 @@ class StageHeartbeat:
     block_size: int  # tokens; 0 when the runner keeps no blocks
     slots: int  # 0 when the runner keeps no slots
     min_row_tokens: int
-    max_row_tokens: int  # 0: no limit
+    max_step_tokens: int  # of all rows of a step together; 0: no limit
     context_length: int
     # load
     waiting: int  # steps

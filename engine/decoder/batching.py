@@ -18,6 +18,7 @@ class StepLimits:
 
     steps_in_flight: int
     prefill_tokens: int  # budget of one step, decode rows counted
+    max_tokens: int  # of all rows of a step, dummies counted; 0: no limit
     min_row_tokens: int  # 2: one-token rows take another attention kernel (profile exact)
     context_length: int
     block_size: int  # 0: no blocks
@@ -46,9 +47,12 @@ def plan_step(running: Items[Sequence], limits: StepLimits) -> list[RowPlan]:
     ready = sorted((s for s in running if s.remaining), key=lambda s: (s.remaining > 1, s.last_step))
     rows: list[RowPlan] = []
     share = -(-len(running) // limits.steps_in_flight)
+    most = limits.max_tokens or limits.prefill_tokens + 2 * len(ready)
     tokens, size = 0, 0
     for sequence in ready[:share]:
-        room = max(limits.prefill_tokens - tokens, 0) if sequence.remaining > 1 else 1
+        if tokens + limits.min_row_tokens > most:
+            break
+        room = min(limits.prefill_tokens, most) - tokens if sequence.remaining > 1 else 1
         row = plan_row(sequence, room, limits)
         if row is None:
             continue

@@ -35,6 +35,7 @@ def capacity_of(route: Route, manifest: Manifest, max_payload: int, config: Deco
     limits = StepLimits(
         steps_in_flight=config.steps_in_flight or len(route.chain),
         prefill_tokens=config.prefill_tokens,
+        max_tokens=min((h.max_step_tokens for h in route.chain if h.max_step_tokens), default=0),
         min_row_tokens=max(h.min_row_tokens for h in route.chain),
         context_length=min(manifest.context_length, *(h.context_length for h in route.chain)),
         block_size=block_size,

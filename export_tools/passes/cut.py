@@ -48,7 +48,7 @@ def cut(read: ReadModel, first: int, last: int) -> ov.Model:
     kept = ancestors([*results, *sinks])
     _check_inside(kept, mine, first, last)
     inputs = [node for node in kept if kind(node) == "Parameter"]
-    shard = ov.Model(results, sinks, inputs, f"layers_{first}_{last}")
+    shard = ov.Model(results, sinks, inputs, f"layers_{first}_{last}")  # pyright: ignore[reportGeneralTypeIssues]
     copy_rt_info(model, shard)
     return shard
 

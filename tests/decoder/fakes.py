@@ -1,5 +1,8 @@
 """Small real things that stand in for large ones."""
 
+from collections.abc import Sequence as Items
+from itertools import pairwise
+
 import numpy as np
 
 from engine.contract.ids import RequestId, StepNumber
@@ -14,7 +17,7 @@ EOS = 999
 class LetterStream:
     """Token n is the letter n (0 is a), at once."""
 
-    def feed(self, ids: "list[int] | tuple[int, ...]") -> str:
+    def feed(self, ids: Items[int]) -> str:
         return "".join(chr(ord("a") + i % 26) for i in ids)
 
     def flush(self) -> str:
@@ -25,6 +28,7 @@ def limits(**changes: int) -> StepLimits:
     values = {
         "steps_in_flight": 2,
         "prefill_tokens": 64,
+        "max_tokens": 0,
         "min_row_tokens": 2,
         "context_length": 256,
         "block_size": 8,
@@ -72,12 +76,10 @@ class CountingPipeline:
                 self._cache[table[position // self._block_size], position % self._block_size] = token
             for position in range(start + picked_start + 1):
                 assert (table[position // self._block_size], position % self._block_size) in self._cache
-            history = [
-                self._cache[table[p // self._block_size], p % self._block_size] for p in range(start + length)
-            ]
+            history = [self._cache[table[p // self._block_size], p % self._block_size] for p in range(start + length)]
             for position in range(start + picked_start, start + picked_start + picked):
                 known = history[: position + 1]
-                assert all(b == a + 1 for a, b in zip(known, known[1:], strict=False)), known
+                assert all(b == a + 1 for a, b in pairwise(known)), known
                 out.append(known[-1] + 1)
             at, block_at = at + length, block_at + blocks
         return np.array(out, np.int32)

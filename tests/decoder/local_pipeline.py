@@ -53,7 +53,13 @@ class ArithmeticShard:
 
     def __init__(self, *, last: bool, blocks: int = 64, poison: int = -1) -> None:
         self.capabilities = Capabilities(
-            kind="paged", blocks=blocks, block_size=BLOCK, slots=0, min_row_tokens=2, context_length=200
+            kind="paged",
+            blocks=blocks,
+            block_size=BLOCK,
+            slots=0,
+            min_row_tokens=2,
+            max_step_tokens=0,
+            context_length=200,
         )
         self._last, self._poison = last, poison
         self._cache = np.full((blocks, BLOCK), -1, np.int64)

@@ -25,7 +25,7 @@ class AddingShard:
 
     def __init__(self, *, last: bool = False) -> None:
         self.capabilities = Capabilities(
-            kind="paged", blocks=16, block_size=8, slots=0, min_row_tokens=1, context_length=64
+            kind="paged", blocks=16, block_size=8, slots=0, min_row_tokens=1, max_step_tokens=0, context_length=64
         )
         self._last = last
         self.seen: list[list[float]] = []

@@ -11,7 +11,9 @@ from stages.checks import RowChecks, ShardShape
 from stages.runner import Capabilities
 from tests.stages.fakes import rows
 
-CAN = Capabilities(kind="paged", blocks=16, block_size=8, slots=4, min_row_tokens=1, context_length=40)
+CAN = Capabilities(
+    kind="paged", blocks=16, block_size=8, slots=4, min_row_tokens=1, max_step_tokens=0, context_length=40
+)
 TAKES_IDS = ShardShape(first=True, last=False, hidden_size=4, vocabulary=50)
 TAKES_HIDDEN = replace(TAKES_IDS, first=False)
 GOOD = rows((0, 3, 2, 1), (9, 2, 0, 2))
