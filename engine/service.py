@@ -83,7 +83,7 @@ async def _as_coroutine(main: Callable[[], Awaitable[None]]) -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's where it is installed, for a third less per hop (measured); else None, asyncio's own."""
+    """The faster event loop where uvloop is installed: a third less per hop (measured). Else None: asyncio's own."""
     try:
         import uvloop  # noqa: PLC0415  not there on Windows
     except ImportError:

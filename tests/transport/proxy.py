@@ -1,9 +1,10 @@
 """A TCP proxy on loopback that can freeze, cut, edit and record what goes through it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 Edit = Callable[[bytes], bytes]  # b"" drops a chunk, chunk + chunk doubles it
@@ -28,6 +29,8 @@ class Proxy:
         self.links: list[Link] = []
         self.to_client: Edit = bytes
         self.to_broker: Edit = bytes
+        self.silent = False  # new connections are taken and never answered
+        self.unanswered: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()  # each done once its client has left
         self._pumps: set[asyncio.Task[None]] = set()
 
     @property
@@ -51,14 +54,29 @@ class Proxy:
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A client has connected."""
+        if self.silent:
+            self._start(self._ignore(reader, writer), self.unanswered.put_nowait)
+            return
         broker_reader, broker_writer = await asyncio.open_connection("127.0.0.1", self._port)
         link = Link(writer, broker_writer)
         link.flowing.set()
         self.links.append(link)
-        for pump in (self._up(link, reader), self._down(link, broker_reader)):
-            task = asyncio.create_task(pump)
-            self._pumps.add(task)
-            task.add_done_callback(self._pumps.discard)
+        self._start(self._up(link, reader))
+        self._start(self._down(link, broker_reader))
+
+    def _start(self, work: Coroutine[Any, Any, None], tell: Callable[[asyncio.Task[None]], None] | None = None) -> None:
+        task = asyncio.create_task(work)
+        self._pumps.add(task)
+        task.add_done_callback(self._pumps.discard)
+        if tell:
+            tell(task)
+
+    async def _ignore(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(ConnectionError):
+                await reader.read()
+        finally:
+            writer.transport.abort()
 
     async def _up(self, link: Link, reader: asyncio.StreamReader) -> None:
         while chunk := await self._next(link, reader):
@@ -79,6 +97,11 @@ class Proxy:
             chunk = b""
         await link.flowing.wait()
         return chunk
+
+    def cut(self) -> None:
+        """End the newest connection."""
+        self.last.client.transport.abort()
+        self.last.broker.transport.abort()
 
     async def close(self) -> None:
         """End every connection."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,41 +60,6 @@ def test_a_port_that_says_nothing_is_no_broker() -> None:
             with pytest.raises(BrokerError, match="no broker"):
                 async with connect(f"nats://127.0.0.1:{silent.getsockname()[1]}", name="test", wait=0.2):
                     pass
-
-    run(main)
-
-
-def test_attempts_that_time_out_leave_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.transport.nats_connect.ATTEMPT_SECONDS", 0.05)
-    monkeypatch.setattr("engine.transport.nats_connect.reconnect_pause", lambda: 0.01)
-
-    async def main() -> None:
-        came: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
-
-        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            came.put_nowait(task)
-            with suppress(ConnectionError):
-                await reader.read()
-            writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
-
-        async def use(url: str) -> None:
-            async with connect(url, name="test"):
-                pass
-
-        server = await asyncio.start_server(silent, "127.0.0.1", 0)
-        using = asyncio.create_task(use(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
-        async with server:
-            connections = [await came.get() for _ in range(3)]
-            await asyncio.wait(connections[:2])
-            using.cancel()
-            await asyncio.wait({using})
-            while not came.empty():
-                connections.append(came.get_nowait())
-            await asyncio.wait(connections)
 
     run(main)
 

@@ -146,6 +146,21 @@ def test_leaving_a_frozen_link_with_unsent_bytes_does_not_hang(behind_proxy: Cal
     behind_proxy(test, watch=60)
 
 
+def test_attempts_that_time_out_leave_no_socket_open(
+    behind_proxy: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.transport.nats_connect.ATTEMPT_SECONDS", 0.2)
+    monkeypatch.setattr("engine.transport.nats_connect.reconnect_pause", lambda: 0.01)
+
+    async def test(_: NatsTransport, proxy: Proxy) -> None:
+        proxy.silent = True
+        proxy.cut()
+        attempts = [await proxy.unanswered.get() for _ in range(3)]
+        await asyncio.wait(attempts[:2])
+
+    behind_proxy(test)
+
+
 def test_a_barrier_leaves_no_subscription_behind(behind_proxy: Callable[..., None]) -> None:
     async def test(transport: NatsTransport, proxy: Proxy) -> None:
         await transport.barrier()
