@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.contract.errors import BrokerError
@@ -13,38 +13,54 @@ from engine.local.broker import start_broker
 from engine.local.processes import Child, Processes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LocalPipeline:
-    """What runs where."""
+    """What runs where; a stage that ended can be started again."""
 
     url: str
     slug: str
-    stages: tuple[Child, ...]
-    decoder: Child
+    shards: Path
+    processes: Processes
+    stage_options: tuple[str, ...] = ()
+    stages: list[Child] = field(default_factory=list[Child])
+    decoder: Child | None = None
+
+    def _options(self) -> list[str]:
+        return ["--shards", str(self.shards), "--nats", self.url]
+
+    async def start_stage(self, index: int, count: int) -> Child:
+        """Start the worker of a stage; it shares the machine's cores evenly with the others."""
+        threads = max(1, (os.cpu_count() or 1) // count)
+        command = [sys.executable, "-m", "stages.cli", "--index", str(index), "--threads", str(threads)]
+        return await self.processes.start(f"stage-{index}", [*command, *self._options(), *self.stage_options])
+
+    async def start_decoder(self, *options: str) -> Child:
+        """Start a decoder."""
+        command = [sys.executable, "-m", "engine.decoder.cli", *self._options(), *options]
+        return await self.processes.start("decoder", command)
 
 
 @asynccontextmanager
 async def local_pipeline(
-    shards: Path, home: Path, say: Callable[[str], None], *, stage_options: tuple[str, ...] = ()
+    shards: Path,
+    home: Path,
+    say: Callable[[str], None],
+    *,
+    stage_options: tuple[str, ...] = (),
+    decoder_options: tuple[str, ...] = (),
 ) -> AsyncGenerator[LocalPipeline]:
     """Start everything, yield when it is ready, stop everything. Raises BrokerError when a process does not start."""
     manifest = load_manifest(shards)
     count = len(manifest.stages)
-    threads = max(1, (os.cpu_count() or 1) // count)
     async with Processes(home / "logs") as processes:
         url = await start_broker(processes, home)
         say(f"nats-server with JetStream at {url}")
-        environment = {**os.environ, "NATS_URL": url}
-        common = ["--shards", str(shards), "--nats", url]
-        runners = [sys.executable, "-m", "stages.cli", "--threads", str(threads), *common, *stage_options]
-        stages = [
-            await processes.start(f"stage-{index}", [*runners, "--index", str(index)], environment)
-            for index in range(count)
-        ]
-        decoder = await processes.start("decoder", [sys.executable, "-m", "engine.decoder.cli", *common], environment)
+        pipeline = LocalPipeline(url, manifest.slug, shards, processes, stage_options)
+        pipeline.stages = [await pipeline.start_stage(index, count) for index in range(count)]
+        pipeline.decoder = await pipeline.start_decoder(*decoder_options)
         try:
-            for child in (*stages, decoder):
+            for child in (*pipeline.stages, pipeline.decoder):
                 say(await child.wait_for_line("ready"))
         except ChildProcessError as error:
             raise BrokerError(str(error)) from error
-        yield LocalPipeline(url, manifest.slug, tuple(stages), decoder)
+        yield pipeline
