@@ -1,7 +1,7 @@
 """Is the machine quiet while we measure? On a shared host a core may run at 60 % of its speed for seconds.
 
-A child pinned to each core counts how far it gets in a few milliseconds, before and after each measurement; a measurement
-is quiet when every core reached nearly its best at both ends. Both quiet and other samples are kept and reported.
+A child pinned to each core counts how far it gets in a few milliseconds, before and after each measurement; a
+measurement is quiet when every core reached nearly its best at both ends. Quiet and other samples are both kept.
 """
 
 import os

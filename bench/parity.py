@@ -1,8 +1,8 @@
 """Does one shard run as fast as the whole model, and what is the beam_idx Gather worth?
 
 One thread, pinned to core 0, contexts 40 and 1000, decode speed after the first token. Paired: in every round
-openvino-genai's LLMPipeline and the one-stage shard on the paged and on the stateful runner, with and without the Gather, one after the
-other. Profile fast, f16 KV on every side.
+openvino-genai's LLMPipeline and the one-stage shard on the paged and on the stateful runner, with and without the
+Gather, one after the other. Profile fast, f16 KV on every side.
 """
 
 import argparse
@@ -98,9 +98,9 @@ def _measure(
         ids = tokenizer.encode(text, add_special_tokens=False).input_ids.data[0].tolist()[:context]
         prompt = tokenizer.decode(ids)
         for round_number in range(-1, rounds):  # the first one warms up
-            sides = {"genai": calm.watch(lambda: genai(prompt, tokens))}
+            sides = {"genai": calm.watch(lambda prompt=prompt: genai(prompt, tokens))}
             for name, chain in chains.items():
-                sides[name] = calm.watch(lambda chain=chain: decode_speed(chain, ids, tokens))
+                sides[name] = calm.watch(lambda chain=chain, ids=ids: decode_speed(chain, ids, tokens))
             if round_number >= 0:
                 for name, sample in sides.items():
                     samples.setdefault((name, context), []).append(sample)
