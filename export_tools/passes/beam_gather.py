@@ -9,6 +9,7 @@ import openvino as ov
 from openvino import opset13 as op
 
 from export_tools.passes.graph import children, find_input, kind, parents, redirect
+from export_tools.passes.shapes import mend_broadcasts
 
 BEAM_INPUT = "beam_idx"
 
@@ -36,12 +37,16 @@ def inject_beam_gather(model: ov.Model) -> int:
 
 
 def remove_beam_gather(model: ov.Model) -> int:
-    """Take the Gathers out again, to measure without them; how many were removed. Changes `model`."""
+    """Take the Gathers out again, to measure without them; how many were removed. Changes `model`.
+
+    Attention then runs unfused, which needs broadcasts that mean what they do.
+    """
     removed = 0
     for read in _caches(model):
         for gather in _gathers(read):
             redirect(gather.output(0), read.output(0))
             removed += 1
+    mend_broadcasts(model)
     beam = find_input(model, BEAM_INPUT)
     if beam is not None and not children(beam):
         model.remove_parameter(beam)

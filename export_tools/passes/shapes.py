@@ -44,8 +44,7 @@ def labelled_shapes(model: ov.Model) -> dict[str, list[int]]:
     for node in model.get_ordered_ops():
         if kind(node) == "ReadValue":
             caches.append(_replace_by_input(node))
-        elif kind(node) == "Broadcast" and node.get_attributes()["mode"] == "bidirectional":
-            _mend_target(node)
+    mend_broadcasts(model)
     for sink in list(model.get_sinks()):
         model.remove_sink(sink)
     model.add_parameters(caches)
@@ -61,8 +60,17 @@ def _replace_by_input(read: ov.Node) -> ov.Node:
     return cache
 
 
+def mend_broadcasts(model: ov.Model) -> None:
+    """Repair what repeats KV heads in openvino-genai's GGUF graphs: its target has a length of 0 where 1 is meant.
+
+    The fused attention never looks at it; static shape inference and unfused execution fail on it. Changes `model`.
+    """
+    for node in model.get_ordered_ops():
+        if kind(node) == "Broadcast" and node.get_attributes()["mode"] == "bidirectional":
+            _mend_target(node)
+
+
 def _mend_target(broadcast: ov.Node) -> None:
-    """openvino-genai's GGUF graphs repeat KV heads to a target of length 0, which only static inference looks at."""
     for part in parents(broadcast.input_value(1).get_node()):
         if kind(part) == "Constant" and part.get_data().tolist() == [0]:
             one = op.constant([1], ov.Type.i64)
