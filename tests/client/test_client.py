@@ -1,0 +1,58 @@
+import asyncio
+
+import pytest
+
+from engine.client.client import numbered
+from engine.client.discover import find_model
+from engine.contract.errors import BrokerError, UsageError
+from engine.contract.ids import RequestId
+from engine.contract.prompt import Event, FinalEvent, Timings, TokenEvent, Usage, encode_event
+from engine.transport.inbox import QueueInbox
+from engine.transport.memory import MemoryBroker, MemoryTransport
+
+R = RequestId("r")
+
+
+def token(seq: int) -> TokenEvent:
+    return TokenEvent(request=R, seq=seq, text="x", ids=(1,))
+
+
+def final(seq: int) -> FinalEvent:
+    usage, timings = Usage(prompt_tokens=1, completion_tokens=1), Timings(queued=0, first_token=0, total=0)
+    return FinalEvent(request=R, seq=seq, text="x", ids=(1,), finish_reason="stop", usage=usage, timings=timings)
+
+
+def received(*events: Event, no_responder: bool = False) -> list[int]:
+    async def main() -> list[int]:
+        inbox = QueueInbox(100, None)
+        for event in events:
+            inbox.put("s", encode_event(event))
+        if no_responder:
+            inbox.put("s", b"", no_responder=True)
+        return [event.seq async for event in numbered(inbox)]
+
+    return asyncio.run(main())
+
+
+def test_events_end_with_the_final_one() -> None:
+    assert received(token(0), token(1), final(2), token(3)) == [0, 1, 2]
+
+
+def test_a_repeated_event_is_shown_once() -> None:
+    assert received(token(0), token(0), token(1), token(0), final(2)) == [0, 1, 2]
+
+
+def test_a_missing_event_is_an_error() -> None:
+    with pytest.raises(BrokerError, match="1 is missing"):
+        received(token(0), final(2))
+
+
+def test_nobody_to_ask_is_an_error_that_says_what_to_start() -> None:
+    with pytest.raises(BrokerError, match="decoder-run"):
+        received(no_responder=True)
+
+
+def test_without_a_decoder_there_is_no_model_to_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.client.discover.LISTEN_SECONDS", 0.01)
+    with pytest.raises(UsageError, match="decoder-run"):
+        asyncio.run(find_model(MemoryTransport(MemoryBroker()), "default"))

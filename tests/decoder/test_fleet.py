@@ -1,0 +1,85 @@
+from typing import Any
+
+import pytest
+
+from engine.contract.control import PROTOCOL_VERSION, StageHeartbeat, from_json, to_json
+from engine.contract.errors import FrameError
+from engine.contract.ids import Incarnation
+from engine.decoder.fleet import Fleet, smallest_pool
+from engine.decoder.pace import Pace
+
+
+def heartbeat(stage: int, incarnation: int = 0, **changes: Any) -> StageHeartbeat:
+    values: dict[str, Any] = {
+        "stages": 2, "state": "ready", "epoch": 0, "model": "m", "split": "s", "protocol": PROTOCOL_VERSION,
+        "profile": "exact", "runner": "paged", "device": "CPU", "host": "pc", "pid": 1, "blocks": 10, "block_size": 32,
+        "slots": 0, "min_row_tokens": 2, "max_step_tokens": 64, "context_length": 100, "waiting": 0, "oldest_ms": 0.0,
+        "busy_share": 0.0, "step_ms_p50": 0.0, "step_ms_p95": 0.0, "steps": 0, "refused": 0, "memory_mb": 1.0,
+    }  # fmt: skip
+    return StageHeartbeat(stage=stage, incarnation=incarnation or stage + 1, **(values | changes))
+
+
+def fleet(*heartbeats: StageHeartbeat) -> Fleet:
+    here = Fleet(split="s", stages=2)
+    for one in heartbeats:
+        here.observe(one, 0.0)
+    return here
+
+
+def test_a_chain_needs_a_worker_for_every_stage() -> None:
+    assert fleet(heartbeat(0)).chain(0.0) == "stage 1 of 2"
+    chain = fleet(heartbeat(1), heartbeat(0)).chain(0.0)
+    assert not isinstance(chain, str)
+    assert [worker.stage for worker in chain] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({"split": "t" * 64}, "another split"), ({"protocol": 99}, "protocol 99"), ({"state": "loading"}, "is loading")],
+)
+def test_a_worker_that_does_not_fit_is_named_with_the_reason(changes: dict[str, Any], reason: str) -> None:
+    missing = fleet(heartbeat(0), heartbeat(1, **changes)).chain(0.0)
+    assert isinstance(missing, str)
+    assert reason in missing
+
+
+def test_stages_of_two_profiles_are_no_chain() -> None:
+    missing = fleet(heartbeat(0), heartbeat(1, profile="fast")).chain(0.0)
+    assert isinstance(missing, str)
+    assert "stage 1 runs fast" in missing
+
+
+def test_the_newest_of_two_workers_is_chosen() -> None:
+    chain = fleet(heartbeat(0, 5), heartbeat(0, 9), heartbeat(1)).chain(0.0)
+    assert not isinstance(chain, str)
+    assert chain[0].incarnation == 9
+
+
+def test_silence_makes_a_worker_missing_and_so_does_a_burial() -> None:
+    here = fleet(heartbeat(0), heartbeat(1, 7))
+    assert isinstance(here.chain(100.0), str)
+    here.bury(Incarnation(7))
+    assert here.chain(0.0) == "stage 1 of 2"
+
+
+def test_the_smallest_pool_counts_and_block_sizes_must_agree() -> None:
+    assert smallest_pool([heartbeat(0, blocks=10), heartbeat(1, blocks=7)]) == (7, 32)
+    assert smallest_pool([heartbeat(0, block_size=0)]) == (0, 0)
+    with pytest.raises(ValueError, match="block size"):
+        smallest_pool([heartbeat(0), heartbeat(1, block_size=16)])
+
+
+def test_heartbeats_survive_the_wire_and_noise_is_refused() -> None:
+    assert from_json(StageHeartbeat, to_json(heartbeat(0))) == heartbeat(0)
+    for noise in (b"", b"[]", b"{}", b'{"stage": 0}', b"\xff"):
+        with pytest.raises(FrameError):
+            from_json(StageHeartbeat, noise)
+
+
+def test_patience_follows_the_slowest_step_of_that_size() -> None:
+    pace = Pace(floor=1.0, first=20.0)
+    assert pace.patience(10) == 20.0
+    pace.observe(10, 0.5)
+    assert pace.patience(10) == 4.0
+    assert pace.patience(40) == 16.0
+    assert pace.patience(1) == 4.0

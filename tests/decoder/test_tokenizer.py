@@ -1,0 +1,54 @@
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.contract.manifest import load_manifest
+from engine.decoder.tokenizer import ByteStream, Tokenizer, WindowStream, load_tokenizer
+from tests.conftest import Shards
+
+PIECES = [bytes([i]) for i in range(256)]
+
+
+def decode(ids: Sequence[int]) -> str:
+    return bytes(ids).decode(errors="replace")
+
+
+@given(st.text(max_size=30))
+def test_both_streams_give_whole_characters_that_add_up(text: str) -> None:
+    for stream in (ByteStream(PIECES), WindowStream(decode)):
+        shown = [stream.feed([byte]) for byte in text.encode()]
+        assert "".join(shown) + stream.flush() == text
+        assert all(text.startswith("".join(shown[:i])) for i in range(len(shown)))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(shards: Shards) -> Tokenizer:
+    return load_tokenizer(shards(1), load_manifest(shards(1)))
+
+
+@pytest.mark.model
+def test_the_demo_tokenizer_knows_its_words(tokenizer: Tokenizer) -> None:
+    assert tokenizer.encode("Hello there", special=False) == [19556, 665]
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("text", ["naïve café – ½ €", "日本語 🙂 👩‍👩‍👧", "  two  spaces\n\n\ttab", "x" * 300])
+def test_text_comes_back_token_by_token(tokenizer: Tokenizer, text: str) -> None:
+    ids, stream = tokenizer.encode(text, special=False), tokenizer.stream()
+    assert "".join(stream.feed([token]) for token in ids) + stream.flush() == text == tokenizer.decode(ids)
+
+
+@pytest.mark.model
+def test_the_chat_template_is_applied(tokenizer: Tokenizer) -> None:
+    text = tokenizer.chat([{"role": "user", "content": "Hi"}])
+    assert text.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+
+
+@pytest.mark.model
+def test_special_tokens_are_not_shown(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    ids = tokenizer.encode("<|im_start|>user", special=False)
+    assert ids[0] == 1
+    assert tokenizer.stream().feed(ids) == "user"
