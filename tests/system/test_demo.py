@@ -27,16 +27,17 @@ def test_the_demo_answers_all_prompts_and_leaves_no_process(demo_model: Path) ->
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C of another console cannot be sent there")
 def test_ctrl_c_leaves_no_process(demo_model: Path) -> None:
-    demo = subprocess.Popen([*DEMO, "--keep", "--max-tokens", "4"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert demo.stderr and demo.stdout
-    drain = threading.Thread(target=demo.stdout.read)
-    drain.start()
-    for line in demo.stderr:
-        if b"publishing" in line:
-            break
-    os.kill(demo.pid, signal.SIGINT)
-    assert demo.wait(60) != 0
-    drain.join()
+    words = [*DEMO, "--keep", "--max-tokens", "4"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as demo:
+        assert demo.stderr and demo.stdout
+        drain = threading.Thread(target=demo.stdout.read)
+        drain.start()
+        for line in demo.stderr:
+            if b"publishing" in line:
+                break
+        os.kill(demo.pid, signal.SIGINT)
+        assert demo.wait(60) != 0
+        drain.join()
     assert not children_of("stages.cli")
     assert not children_of("engine.decoder.cli")
 
