@@ -14,6 +14,7 @@ LAYERS: dict[str, set[str]] = {  # package -> packages of ours it may import
     "engine.monitoring": {"engine.contract", "engine.transport"},
     "engine.monitoring.cli": {*BASIC, "engine.client"},
     "engine.decoder": BASIC,
+    "engine.decoder.cli": {*BASIC, "engine.decoder", "stages"},  # a draft model in the decoder's process
     "engine.local": {*BASIC, "engine.client"},
     "engine.cli": {*BASIC, "engine.client", "engine.local", "engine.monitoring.cli"},
     "export_tools.passes": {"engine.contract"},

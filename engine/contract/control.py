@@ -93,6 +93,7 @@ class DecoderHeartbeat:
     replays: int  # epochs raised after the first
     tokens: int  # generated since start
     tokens_per_second: float  # over the last window
+    speculation: dict[str, float] = field(default_factory=dict[str, float])  # how much is drafted, and why
 
 
 ControlMessage = Open | Opened | StageHeartbeat | DecoderHeartbeat

@@ -7,10 +7,13 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from engine.contract.drafts import MAX_DRAFT_TOKENS
 from engine.contract.errors import ErrorCode, PromptError
 from engine.contract.ids import RequestId
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
+DraftSource = Literal["auto", "model", "lookup", "none"]
+DRAFT_SOURCES: Final[tuple[DraftSource, ...]] = ("auto", "model", "lookup", "none")
 MAX_ID_LENGTH: Final = 64
 MAX_STOP_STRINGS: Final = 16
 MAX_STOP_LENGTH: Final = 256  # characters: text is held back for as long as a stop string could still begin
@@ -27,6 +30,8 @@ class PromptRequest:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    draft: DraftSource = "auto"  # where drafts come from; what is not there is passed over
+    draft_tokens: int | None = None  # per window; None: as many as pay
 
 
 def parse_prompt(data: bytes) -> PromptRequest:
@@ -47,6 +52,15 @@ def parse_prompt(data: bytes) -> PromptRequest:
     except orjson.JSONDecodeError as error:
         raise PromptError(ErrorCode.INVALID_PROMPT, f"the prompt starts with '{{' but is not JSON: {error}") from error
     return prompt_from_fields(fields)
+
+
+def peek_id(data: bytes) -> RequestId | None:
+    """The id of a prompt that may otherwise be wrong: its refusal must reach the one who asked."""
+    try:
+        fields = orjson.loads(data)
+        return _id("id", fields["id"])
+    except (orjson.JSONDecodeError, PromptError, KeyError, TypeError):
+        return None
 
 
 def prompt_from_fields(fields: Mapping[str, Any]) -> PromptRequest:
@@ -105,6 +119,18 @@ def _flag(name: str, value: object) -> bool:
     return value
 
 
+def _draft(name: str, value: Any) -> DraftSource:
+    if value not in DRAFT_SOURCES:
+        raise _wrong(name, f"one of {', '.join(DRAFT_SOURCES)}")
+    return value
+
+
+def _draft_tokens(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_DRAFT_TOKENS:
+        raise _wrong(name, f"a whole number from 0 to {MAX_DRAFT_TOKENS}")
+    return value
+
+
 def _stop(name: str, value: Any) -> tuple[str, ...]:
     texts: list[Any] = [value] if isinstance(value, str) else value
     if (
@@ -123,6 +149,8 @@ _READERS: Final[dict[str, Any]] = {
     "max_tokens": _positive,
     "stop": _stop,
     "ignore_eos": _flag,
+    "draft": _draft,
+    "draft_tokens": _draft_tokens,
 }
 
 
@@ -133,6 +161,8 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    drafted_tokens: int = 0  # that were sent and compared with the model's own
+    accepted_tokens: int = 0  # of those; they are part of the completion
 
     @property
     def total_tokens(self) -> int:

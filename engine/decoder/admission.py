@@ -9,6 +9,7 @@ from engine.contract.manifest import Manifest
 from engine.contract.prompt import PromptRequest
 from engine.decoder.answer import Answer, EndRules
 from engine.decoder.sequence import Sequence
+from engine.decoder.speculation import DraftState
 from engine.decoder.tokenizer import Tokenizer
 
 
@@ -19,6 +20,8 @@ class Admission:
     manifest: Manifest
     tokenizer: Tokenizer
     default_max_tokens: int
+    sources: tuple[str, ...] = ("lookup",)  # of drafts that this decoder has, in order of preference
+    draft_tokens: int | None = None  # per window, where a request does not say; None: as many as pay
 
     def sequence(self, request: PromptRequest, request_id: RequestId, arrived: float) -> Sequence:
         """Tokenize and check. Raises PromptError. Slow for long prompts: not for the event loop."""
@@ -41,14 +44,28 @@ class Admission:
             max_tokens=max_tokens,
             stop=request.stop,
         )
-        return Sequence(
+        sequence = Sequence(
             id=request_id,
             tokens=tokens,
             prompt_length=len(tokens),
             limit=len(tokens) + max_tokens,
             answer=Answer(rules, self.tokenizer.stream()),
             arrived=arrived,
+            drafts=self._drafts(request),
         )
+        if "lookup" in sequence.drafts.sources:
+            sequence.index.take(tokens)
+        return sequence
+
+    def _drafts(self, request: PromptRequest) -> DraftState:
+        """What was asked for where it is there, else the next best; `draft_tokens` 0 means none."""
+        fixed = self.draft_tokens if request.draft_tokens is None else request.draft_tokens
+        if request.draft == "none" or fixed == 0:
+            return DraftState(())
+        if request.draft == "auto":
+            return DraftState(self.sources, fixed)
+        order = ("model", "lookup") if request.draft == "model" else ("lookup",)
+        return DraftState(tuple(name for name in order if name in self.sources)[:1], fixed)
 
     def _tokenize(self, request: PromptRequest) -> list[int]:
         if request.messages is None:

@@ -1,17 +1,22 @@
 """`decoder-run`: the decoder of one pipeline."""
 
 import asyncio
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from engine.contract.manifest import check_files, load_manifest
+from engine.contract.manifest import Manifest, check_files, load_manifest
 from engine.decoder.admission import Admission
 from engine.decoder.config import DecoderConfig
+from engine.decoder.drafters import Drafter, RemoteDrafter, ThreadDrafter
 from engine.decoder.service import DecoderService
 from engine.decoder.tokenizer import load_tokenizer
 from engine.service import configure_logging, run_process, serve
+from engine.transport.base import Transport
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
 
@@ -30,6 +35,8 @@ def run(
     default_max_tokens: Annotated[int, typer.Option(min=1, help="When a prompt does not say.")] = 512,
     max_deliveries: Annotated[int, typer.Option(min=1, help="Then a prompt becomes a dead letter.")] = 5,
     step_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds; a step is never lost sooner.")] = 5.0,
+    draft: Annotated[str, typer.Option(help="Draft model: its folder, remote (draft-run), lookup or none.")] = "lookup",
+    draft_tokens: Annotated[int | None, typer.Option(min=0, max=16, help="Always that many drafts.")] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to finish answers after SIGTERM.")] = 30.0,
     json_logs: Annotated[bool, typer.Option("--json-logs", help="Log lines as JSON.")] = False,
 ) -> None:
@@ -45,6 +52,8 @@ def run(
         default_max_tokens=default_max_tokens,
         max_deliveries=max_deliveries,
         step_timeout=step_timeout,
+        draft=draft,
+        draft_tokens=draft_tokens,
         grace=grace,
         json_logs=json_logs,
     )
@@ -57,11 +66,44 @@ async def serve_decoder(config: DecoderConfig) -> None:
     manifest = load_manifest(config.shards)
     await asyncio.to_thread(check_files, config.shards, manifest.tokenizer_files)
     tokenizer = await asyncio.to_thread(load_tokenizer, config.shards, manifest)
-    admission = Admission(manifest, tokenizer, config.default_max_tokens)
+    admission = Admission(manifest, tokenizer, config.default_max_tokens, sources_of(config.draft), config.draft_tokens)
     async with connect(config.nats, name="decoder") as transport:
         subjects = Subjects(config.deployment, manifest.slug)
-        service = DecoderService(transport, subjects, admission, config, announce=lambda line: print(line, flush=True))
-        await serve(service, grace=config.grace)
+        with drafter_of(config, manifest, transport, subjects) as drafter:
+            service = DecoderService(
+                transport,
+                subjects,
+                admission,
+                config,
+                announce=lambda line: print(line, flush=True),
+                drafter=drafter,
+            )
+            await serve(service, grace=config.grace)
+
+
+def sources_of(draft: str) -> tuple[str, ...]:
+    """Where drafts come from, in order of preference."""
+    return {"none": (), "lookup": ("lookup",)}.get(draft, ("lookup", "model"))
+
+
+@contextmanager
+def drafter_of(
+    config: DecoderConfig, manifest: Manifest, transport: Transport, subjects: Subjects
+) -> Generator[Drafter | None]:
+    """The draft model of that option, loaded. Raises ManifestError, DeviceError."""
+    match config.draft:
+        case "none" | "lookup":
+            yield None
+        case "remote":
+            yield RemoteDrafter(transport, subjects.draft)
+        case folder:
+            from stages.draft_load import load_draft  # noqa: PLC0415  loads OpenVINO
+
+            thread = ThreadPoolExecutor(1, thread_name_prefix="draft")
+            try:
+                yield ThreadDrafter(load_draft(Path(folder), manifest).propose, thread)
+            finally:
+                thread.shutdown(wait=True, cancel_futures=True)
 
 
 if __name__ == "__main__":

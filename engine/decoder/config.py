@@ -18,5 +18,7 @@ class DecoderConfig:
     default_max_tokens: int
     max_deliveries: int  # of a durable prompt, before it becomes a dead letter
     step_timeout: float  # seconds: least time before a step counts as lost
+    draft: str  # "none", "lookup", "remote", or the folder of a draft model
+    draft_tokens: int | None  # per window; None: as many as pay
     grace: float  # seconds to finish accepted requests after SIGTERM
     json_logs: bool

@@ -1,22 +1,26 @@
 """The decoder without I/O: requests and step results in, steps and text out.
 
 The life of a request: `submit` > waits > `next_step` admits it (slot, blocks) and sends its prompt in chunks >
-`result` accepts the next token > … > a rule ends it > its blocks are free. `lose_epoch` makes every running sequence
-start again from prompt + accepted tokens; nothing else changes, so a lost worker costs time, never text.
+`drafting` proposes what may follow > `result` accepts tokens > … > a rule ends it > its blocks are free. `lose_epoch`
+makes every running sequence start again from prompt + accepted tokens, so a lost worker costs time, never text.
 """
 
 from collections import deque
 from collections.abc import Iterable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 import numpy as np
 
+from engine.contract.drafts import Draft, DraftRequest
 from engine.contract.ids import RequestId, StepNumber
 from engine.contract.messages import ROW_COLUMNS, IntArray, Rows
 from engine.decoder.answer import Delta
 from engine.decoder.batching import RowPlan, StepLimits, plan_step
 from engine.decoder.blocks import BlockPool, blocks_for
+from engine.decoder.drafting import DraftModelAccess, DraftPlanner
 from engine.decoder.sequence import Sequence
+from engine.decoder.verification import verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,15 @@ class PlannedStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Flight:
+    """A step on its way."""
+
+    plans: list[RowPlan]
+    sent: float  # seconds, on the decoder's clock
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """What one result brought to one request."""
 
@@ -51,11 +64,13 @@ class DecoderCore:
     def __init__(self) -> None:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
-        self.flights: dict[StepNumber, list[RowPlan]] = {}
+        self.flights: dict[StepNumber, Flight] = {}
         self.capacity: Capacity | None = None
+        self.speculation = DraftPlanner()
         self.blocks = BlockPool(0)
         self._free_slots: list[int] = []
         self._next_number = StepNumber(0)
+        self._last_result = 0.0
 
     # -- requests
 
@@ -116,11 +131,37 @@ class DecoderCore:
             return None
         number = self._next_number
         self._next_number = StepNumber(number + 1)
+        step = PlannedStep(number, build_rows(plans, capacity.limits.block_size), build_tokens(plans))
         for plan in plans:
-            plan.sequence.sent = plan.start + plan.fresh
-            plan.sequence.last_step = number
-        self.flights[number] = plans
-        return PlannedStep(number, build_rows(plans, capacity.limits.block_size), build_tokens(plans))
+            self._sent(plan, number)
+        self.flights[number] = Flight(plans, now, len(step.tokens))
+        return step
+
+    def _sent(self, plan: RowPlan, number: StepNumber) -> None:
+        sequence = plan.sequence
+        sequence.drafts.sent += max(plan.start + plan.fresh - max(len(sequence.tokens), sequence.sent), 0)
+        sequence.sent = plan.start + plan.fresh
+        sequence.last_step = number
+        if plan.picked:
+            sequence.flying += 1
+        if sequence.sent == sequence.length and sequence.drafting == "decided":
+            sequence.drafting = "open"  # the window behind this one
+
+    def draft(self, model: DraftModelAccess) -> list[DraftRequest]:
+        """What to ask the draft model for now, if it is free; drafts that need no model are taken at once."""
+        if self.capacity is None:
+            return []
+        return self.speculation.requests(self.running, self.capacity.limits, model)
+
+    def drafted(self, requests: Items[DraftRequest], drafts: Items[Draft], seconds: float) -> None:
+        """The draft model's answer to `draft`, and how long it took."""
+        if self.capacity is not None:
+            waited = seconds * max(1 - len(self.flights) / self.capacity.limits.steps_in_flight, 0.0)
+            self.speculation.observe_drafts(max(request.count for request in requests), waited)
+        running = {sequence.id: sequence for sequence in self.running}
+        for request, draft in zip(requests, drafts, strict=True):
+            if (sequence := running.get(RequestId(request.key))) is not None:
+                self.speculation.take(sequence, request, draft)
 
     def _admit(self, capacity: Capacity, now: float) -> None:
         """First come, first served: the head of the queue waits for its blocks, nobody overtakes it."""
@@ -137,17 +178,25 @@ class DecoderCore:
             self.running.append(sequence)
 
     def result(self, number: StepNumber, tokens: IntArray, now: float) -> list[Progress]:
-        """Accept a step's tokens, int32 (picked positions,). Raises KeyError for a step that is not in flight."""
-        plans = self.flights.pop(number)
+        """Accept a step's tokens, int32 (picked positions,).
+
+        Raises KeyError for a step that is not in flight, ValueError for a wrong number of tokens.
+        """
+        flight = self.flights.pop(number)
+        if len(tokens) != sum(plan.picked for plan in flight.plans):
+            raise ValueError(f"step {number} brought {len(tokens)} tokens")
+        self.speculation.observe_step(flight.tokens, now - max(flight.sent, self._last_result))
+        self._last_result = now
         progress: list[Progress] = []
-        wanted = [plan for plan in plans if plan.picked]
-        for plan, token in zip(wanted, tokens.tolist(), strict=True):
+        found, at = tokens.tolist(), 0
+        for plan in flight.plans:
+            target, at = found[at : at + plan.picked], at + plan.picked
             sequence = plan.sequence
-            if sequence.slot < 0:  # removed while the step was in flight
-                continue
-            delta = sequence.answer.accept((token,))
-            sequence.tokens.extend(delta.ids)
-            sequence.idle_losses = 0
+            if not target or sequence.slot < 0 or plan.branch != sequence.branch:
+                continue  # a prompt chunk; removed meanwhile; behind a draft that failed
+            verdict = verify(sequence.tail, target)
+            delta = sequence.answer.accept(verdict.tokens)
+            self.speculation.count(*sequence.take(verdict, delta))
             sequence.first_token = sequence.first_token or now
             if delta.finish:
                 self.remove(sequence)
@@ -162,8 +211,7 @@ def build_rows(plans: Iterable[RowPlan], block_size: int) -> Rows:
     blocks: list[IntArray] = []
     for line, plan in zip(table, plans, strict=True):
         used = plan.sequence.blocks[: blocks_for(plan.start + plan.length, block_size)]
-        picked_start = plan.fresh - 1 if plan.picked else 0
-        line[:] = (plan.start, plan.length, plan.sequence.slot, picked_start, plan.picked, len(used))
+        line[:] = (plan.start, plan.length, plan.sequence.slot, plan.picked_start, plan.picked, len(used))
         blocks.append(used)
     return Rows(table, np.concatenate(blocks))
 
@@ -172,6 +220,6 @@ def build_tokens(plans: Iterable[RowPlan]) -> IntArray:
     """Token ids of all rows, dummies as 0, int32 (tokens,)."""
     flat: list[int] = []
     for plan in plans:
-        flat += plan.sequence.tokens[plan.start : plan.start + plan.fresh]
+        flat += plan.sequence.stream(plan.start, plan.start + plan.fresh)
         flat += [0] * plan.dummies
     return np.array(flat, np.int32)

@@ -133,7 +133,8 @@ class Desk:
 
     def _send(self, ticket: Ticket, event: Event) -> None:
         data = encode_event(event)
-        self._outbox.put(self._subjects.tokens(ticket.id), data)
+        if self._tickets.get(ticket.id, ticket) is ticket:  # a refused twin must not speak among another's events
+            self._outbox.put(self._subjects.tokens(ticket.id), data)
         if ticket.reply:
             self._outbox.put(ticket.reply, data)
 

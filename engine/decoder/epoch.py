@@ -57,8 +57,10 @@ class EpochRunner:
         *,
         decoder: str,
         step_timeout: float,
+        draft: Callable[[], None],
     ) -> None:
-        self._transport, self._core, self._route = transport, core, route
+        """`draft` is called whenever sequences may want drafts, before steps are planned."""
+        self._transport, self._core, self._route, self._draft = transport, core, route, draft
         self._done = subjects.done(decoder, route.epoch)
         self._subject = subjects.stage(route.first.stage, route.first.incarnation)
         self._pace = Pace(floor=step_timeout, first=FIRST_STEPS * step_timeout)
@@ -69,8 +71,10 @@ class EpochRunner:
         """Serve this epoch. `work` is set when a message or a request arrives. Raises EpochLostError, BrokerError."""
         while True:
             work.clear()
+            self._draft()
             while (step := self._core.next_step(time.monotonic())) is not None:
                 await self._publish(step)
+                self._draft()
             message = done.take()
             if message is None:
                 await self._wait(work)

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from engine.contract.errors import BrokerError, ErrorCode, PromptError
 from engine.contract.ids import RequestId
-from engine.contract.prompt import PromptRequest, parse_prompt
+from engine.contract.prompt import PromptRequest, parse_prompt, peek_id
 from engine.decoder.admission import now
 from engine.decoder.ticket import Ticket
 from engine.transport.base import Inbox, Job, Transport, WorkQueue
@@ -60,10 +60,9 @@ class Intake:
                 await self._take(job, desk)
 
     async def _take(self, job: Job, desk: Reception) -> None:
-        ticket = Ticket(RequestId(f"q{job.sequence}"), now(), job)
+        ticket = Ticket(peek_id(job.data) or RequestId(f"q{job.sequence}"), now(), job)
         try:
             request = parse_prompt(job.data)
-            ticket.id = request.id or ticket.id
             if job.deliveries > self._max_deliveries:
                 reason = f"given up after {self._max_deliveries} deliveries without an answer"
                 raise PromptError(ErrorCode.TOO_MANY_DELIVERIES, reason)
@@ -80,10 +79,9 @@ class Intake:
         """Take request/reply prompts for ever; a full house is answered at once."""
         while True:
             message = await inbox.get()
-            ticket = Ticket(RequestId(uuid4().hex), now(), None, message.reply)
+            ticket = Ticket(peek_id(message.data) or RequestId(uuid4().hex), now(), None, message.reply)
             try:
                 request = parse_prompt(message.data)
-                ticket.id = request.id or ticket.id
                 if desk.places() <= 0:
                     raise PromptError(ErrorCode.OVERLOADED, "all places are taken: try again in a few seconds")
             except PromptError as error:

@@ -1,12 +1,17 @@
-"""One request inside the decoder: its tokens, and how far the pipeline has been told of them."""
+"""One request inside the decoder: its tokens, its drafts, and how far the pipeline has been told of them."""
 
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from engine.contract.ids import RequestId
 from engine.contract.messages import IntArray
-from engine.decoder.answer import Answer
+from engine.decoder.answer import Answer, Delta
+from engine.decoder.lookup import LookupIndex
+from engine.decoder.speculation import DraftState
+from engine.decoder.verification import Verdict
 
 
 def _no_blocks() -> IntArray:
@@ -15,10 +20,11 @@ def _no_blocks() -> IntArray:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Prompt and accepted tokens of one request.
+    """Prompt, accepted tokens and drafts of one request.
 
-    `sent` tokens are in the pipeline's caches or on their way there. A sequence with `sent < len(tokens)` has work:
-    prompt, replay after a lost worker and the next token are all the same thing, tokens[sent:].
+    `tokens` are certain; `tail` is drafted behind them and assumed to hold until a result says otherwise. `sent` of
+    both together are in the pipeline's caches or on their way there. Prompt, replay after a lost worker, the next
+    token, its drafts and a window sent ahead of its time are all the same thing: what lies behind `sent`.
     """
 
     id: RequestId
@@ -27,7 +33,14 @@ class Sequence:
     limit: int  # tokens at most, prompt included
     answer: Answer
     arrived: float  # seconds, on the decoder's clock
+    drafts: DraftState = field(default_factory=lambda: DraftState(()))
+    index: LookupIndex = field(default_factory=LookupIndex)
+    tail: list[int] = field(default_factory=list[int])
+    drafting: Literal["open", "asked", "decided"] = "open"  # of the window to be sent next
+    asked_at: tuple[int, int] = (0, 0)  # branch and length when the draft model was asked
     sent: int = 0
+    flying: int = 0  # rows under way whose results are wanted
+    branch: int = 0  # raised when a draft fails: rows of an older branch are stale
     slot: int = -1
     blocks: IntArray = field(default_factory=_no_blocks)
     last_step: int = -1  # the step that carried its latest row: oldest first is fair
@@ -36,12 +49,95 @@ class Sequence:
     idle_losses: int = 0  # epochs lost since its last accepted token: the mark of a poison prompt
 
     @property
-    def remaining(self) -> int:
-        """Tokens the pipeline has not been told of."""
+    def length(self) -> int:
+        """Tokens and drafts."""
+        return len(self.tokens) + len(self.tail)
+
+    @property
+    def behind(self) -> int:
+        """Certain tokens that the pipeline has not been told of; not above 0 when it was told of drafts too."""
         return len(self.tokens) - self.sent
+
+    @property
+    def prefilling(self) -> bool:
+        """Whether more than the next token's row is missing."""
+        return self.behind > 1
+
+    @property
+    def answering(self) -> bool:
+        """Whether everything but the latest token is in the caches, and something was answered."""
+        return self.behind <= 1 and len(self.tokens) > self.prompt_length
+
+    @property
+    def ready(self) -> bool:
+        """Whether its next row may be sent."""
+        if self.prefilling:
+            return True
+        return self.at_rest and (self.drafting == "decided" or not self.drafts.sources or not self.answering)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether only the latest token is missing, and nothing is under way that could change it."""
+        return self.behind == 1 and not self.flying
+
+    @property
+    def awaits_drafts(self) -> bool:
+        """Whether its next row only waits for somebody to draft."""
+        return self.at_rest and not self.ready
+
+    @property
+    def ready_ahead(self) -> bool:
+        """Whether it has drafts that may be sent before the results of earlier ones are there."""
+        return self.flying > 0 and self.sent < self.length and self.drafting == "decided"
+
+    @property
+    def room(self) -> int:
+        """Drafts that still make sense: the last token of an answer is never followed."""
+        ended = bool(self.tail) and self.tail[-1] in self.answer.rules.eos_ids
+        return 0 if ended else max(self.limit - 1 - self.length, 0)
+
+    def stream(self, start: int, end: int) -> list[int]:
+        """Tokens, then drafts, of positions [start, end)."""
+        certain = len(self.tokens)
+        if end <= certain:
+            return self.tokens[start:end]
+        return self.tokens[start:] + self.tail[max(start - certain, 0) : end - certain]
+
+    def extend_tail(self, drafts: Items[int]) -> None:
+        """More drafts behind those that are there; nothing is drafted behind an end-of-sequence token."""
+        for token in drafts[: self.room]:
+            self.tail.append(token)
+            if token in self.answer.rules.eos_ids:
+                break
+
+    def take(self, verdict: Verdict, delta: Delta) -> tuple[int, int]:
+        """A verify row came back; `delta` is what the answer took of the verdict's tokens.
+
+        Returns how many drafts hold, and how many were compared up to where the answer ends.
+        """
+        taken = len(delta.ids)
+        whole = taken == len(verdict.tokens)
+        accepted = min(verdict.accepted, taken)
+        checked = verdict.checked if whole else accepted
+        self.drafts.observe(accepted, checked, taken)
+        self.tokens.extend(delta.ids)
+        self.idle_losses = 0
+        if verdict.onward:
+            self.flying -= 1
+            self.tail = self.tail[len(verdict.tokens) :]
+        else:
+            self.flying = 0
+            self.branch += 1
+            self.tail = []
+            self.sent = len(self.tokens) - 1
+        if not self.tail and self.drafting == "decided":
+            self.drafting = "open"
+        return accepted, checked
 
     def forget(self) -> None:
         """Nothing is in any cache any more: everything is sent again."""
-        self.sent, self.slot, self.last_step = 0, -1, -1
+        self.sent, self.slot, self.last_step, self.flying = 0, -1, -1, 0
+        self.tail, self.drafting = [], "open"
+        self.branch += 1
         self.blocks = _no_blocks()
         self.idle_losses += 1

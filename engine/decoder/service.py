@@ -14,6 +14,7 @@ from engine.decoder.admission import Admission, now
 from engine.decoder.config import DecoderConfig
 from engine.decoder.core import DecoderCore, Progress
 from engine.decoder.desk import Desk
+from engine.decoder.drafters import Drafter, Drafting
 from engine.decoder.epoch import EpochLostError, EpochRunner, capacity_of
 from engine.decoder.fleet import Fleet
 from engine.decoder.intake import Intake
@@ -37,6 +38,7 @@ class DecoderService:
         config: DecoderConfig,
         *,
         announce: Callable[[str], None],
+        drafter: Drafter | None = None,
     ) -> None:
         self._transport, self._subjects, self._config = transport, subjects, config
         self._manifest, self._announce = admission.manifest, announce
@@ -46,6 +48,7 @@ class DecoderService:
         self._outbox = Outbox(transport)
         places = config.max_running + config.max_waiting
         self._desk = Desk(self._core, admission, subjects, self._intake, self._outbox, places=places)
+        self._drafting = Drafting(self._core, drafter, self._desk.work)
         self._epochs = self._epoch = self._steps = 0
         self._rate = Rate()
         self._draining = False
@@ -75,6 +78,7 @@ class DecoderService:
                 desk.settle(),
                 self._outbox.run(),
                 self._beat(pipeline),
+                self._drafting.run(),
                 self._serve(pipeline, done),
             ]
             taking = [tasks.create_task(source) for source in sources]
@@ -108,6 +112,7 @@ class DecoderService:
                 route,
                 decoder=self.id,
                 step_timeout=self._config.step_timeout,
+                draft=self._drafting.start,
             )
             try:
                 await runner.run(done, self._desk.work, self._on_result)
@@ -122,6 +127,11 @@ class DecoderService:
     def replays(self) -> int:
         """Epochs raised after the first."""
         return max(self._epochs - 1, 0)
+
+    @property
+    def draft_failures(self) -> int:
+        """How often the draft model could not be asked."""
+        return self._drafting.failures
 
     def _begin(self, route: Route) -> None:
         self._epoch, self._epochs = route.epoch, self._epochs + 1
@@ -164,6 +174,7 @@ class DecoderService:
             replays=self.replays,
             tokens=self._rate.total,
             tokens_per_second=self._rate.per_second(now()),
+            speculation=self._core.speculation.figures(),
         )
 
     async def _drain(

@@ -40,7 +40,12 @@ class Ticket:
             text=answer.text,
             ids=tuple(answer.ids),
             finish_reason=answer.finish or "error",
-            usage=Usage(prompt_tokens=sequence.prompt_length, completion_tokens=len(answer.ids)),
+            usage=Usage(
+                prompt_tokens=sequence.prompt_length,
+                completion_tokens=len(answer.ids),
+                drafted_tokens=sequence.drafts.checked,
+                accepted_tokens=sequence.drafts.accepted,
+            ),
             timings=Timings(
                 queued=self._since(sequence.admitted or now),
                 first_token=self._since(sequence.first_token or now),

@@ -43,6 +43,11 @@ class Subjects:
         return f"{self.root}.dead"
 
     @property
+    def draft(self) -> str:
+        """Questions to a draft model on another machine (request/reply)."""
+        return f"{self.root}.draft"
+
+    @property
     def heartbeats(self) -> str:
         """All heartbeats (a wildcard)."""
         return f"{self.root}.heartbeat.>"

@@ -6,7 +6,7 @@ an answer is right only if every step came, once, in order, with the right block
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,13 @@ from engine.contract.manifest import SCHEMA, Manifest, StageManifest
 from engine.contract.messages import Rows
 from engine.decoder.admission import Admission
 from engine.decoder.config import DecoderConfig
+from engine.decoder.drafters import Drafter
 from engine.decoder.service import DecoderService
 from engine.decoder.tokenizer import ByteStream, TextStream
 from engine.transport.memory import MemoryBroker, MemoryTransport
 from engine.transport.subjects import Subjects
+from stages.draft_model import DraftModel
+from stages.draft_service import DraftService
 from stages.heartbeat import Loaded
 from stages.identity import Identity, new_incarnation
 from stages.runner import Capabilities
@@ -141,6 +144,8 @@ def config(**changes: Any) -> DecoderConfig:
         "default_max_tokens": 10,
         "max_deliveries": 3,
         "step_timeout": 0.5,
+        "draft": "none",
+        "draft_tokens": None,
         "grace": 5.0,
         "json_logs": False,
     }
@@ -157,6 +162,20 @@ class Pipeline:
         self.running: list[asyncio.Task[None]] = []
         self.decoders: list[DecoderService] = []
         self.serving = asyncio.Event()  # a decoder has opened its pipeline
+        self.sources: tuple[str, ...] = ()
+        self.drafter: Callable[[], Drafter | None] = lambda: None
+
+    def draft_with(self, drafter: Callable[[], Drafter | None], *sources: str) -> None:
+        """Decoders started from now on draft."""
+        self.drafter, self.sources = drafter, sources
+
+    async def start_draft_worker(self, model: DraftModel) -> asyncio.Task[None]:
+        """A draft model for decoders elsewhere, once it is ready."""
+        ready = asyncio.Event()
+        service = DraftService(MemoryTransport(self.broker), SUBJECTS, lambda: model, lambda _: ready.set())
+        task = self._start(service.run(asyncio.Event()))
+        await ready.wait()
+        return task
 
     async def start_worker(self, index: int, **shard: Any) -> asyncio.Task[None]:
         """A worker, once it is ready."""
@@ -190,10 +209,15 @@ class Pipeline:
 
     async def start_decoder(self, stop: asyncio.Event | None = None, **changes: Any) -> asyncio.Task[None]:
         """A decoder; it may still wait for something, `serving` tells."""
-        admission = Admission(manifest(self.stages), ByteTokenizer(), 10)
+        admission = Admission(manifest(self.stages), ByteTokenizer(), 10, self.sources)
         settings = config(**(self._settings | changes))
         service = DecoderService(
-            MemoryTransport(self.broker), SUBJECTS, admission, settings, announce=lambda _: self.serving.set()
+            MemoryTransport(self.broker),
+            SUBJECTS,
+            admission,
+            settings,
+            announce=lambda _: self.serving.set(),
+            drafter=self.drafter(),
         )
         self.decoders.append(service)
         return self._start(service.run(stop or asyncio.Event()))

@@ -61,6 +61,18 @@ def test_events_are_numbered_and_add_up_to_the_final_one() -> None:
     run(test)
 
 
+def test_a_wrong_prompt_with_the_id_of_a_running_one_does_not_disturb_its_answer() -> None:
+    async def test(here: Pipeline) -> None:
+        events = here.client.generate(prompt="why", id="mine", max_tokens=12)
+        first = await anext(events)
+        await here.transport.publish(SUBJECTS.prompt, b'{"id": "mine", "prompt": "why", "nonsense": 1}')
+        found = [first] + [event async for event in events]
+        assert isinstance(found[-1], FinalEvent)
+        assert (found[-1].text, found[-1].finish_reason) == (answer_to("why", 12), "length")
+
+    run(test)
+
+
 def test_a_plain_text_prompt_gets_its_id_from_the_queue() -> None:
     async def test(here: Pipeline) -> None:
         async with here.transport.subscribe(f"{SUBJECTS.root}.tokens.*") as inbox:

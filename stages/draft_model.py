@@ -1,0 +1,141 @@
+"""A draft model over any runner: guesses what follows each of several sequences, all of them in one inference a token.
+
+Its cache needs no messages of its own: a request brings the whole sequence, and what the cache holds of it is found by
+comparing. Rejected drafts, tokens the target added, a prompt that came late: all are a row that starts where the two
+part. A wrong guess costs time, never text, so nothing here has to be exact.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.contract.drafts import Draft, DraftRequest, common_prefix
+from engine.contract.errors import DeviceError
+from engine.contract.messages import ROW_COLUMNS, Rows
+from stages.runner import Runner
+
+CHUNK: Final = 64  # prompt tokens per call while others wait for their drafts
+LONG_CHUNK: Final = 256  # and while nobody does
+
+
+@dataclass(slots=True)
+class _Cached:
+    """What the cache holds of one sequence."""
+
+    tokens: tuple[int, ...] = ()
+    blocks: list[int] = field(default_factory=list[int])
+
+
+@dataclass(slots=True)
+class _Job:
+    request: DraftRequest
+    cached: _Cached
+    start: int  # tokens of the sequence that the cache holds
+    end: int  # tokens of it that are fed by this call
+    drafts: list[int] = field(default_factory=list[int])
+
+    @property
+    def whole(self) -> bool:
+        return self.end == len(self.request.tokens)
+
+
+class DraftModel:
+    """Not thread-safe: one call at a time."""
+
+    def __init__(self, runner: Runner, *, vocabulary: int) -> None:
+        """`runner`: the one stage of a paged draft. `vocabulary`: ids that draft and target share; no other is drafted.
+
+        Padded embedding rows make one of them larger.
+        """
+        self._runner, self._vocabulary, self._can = runner, vocabulary, runner.capabilities
+        self._free: list[int] = []
+        self._cache: dict[str, _Cached] = {}  # least recently used first
+        self._forget()
+
+    def held(self, key: str) -> int:
+        """Tokens of a sequence in the cache."""
+        return len(self._cache[key].tokens) if key in self._cache else 0
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        """One draft per request, in order. Raises DeviceError."""
+        budget = CHUNK if any(request.count for request in requests) else LONG_CHUNK
+        keep = {request.key for request in requests}
+        jobs = [self._job(request, budget, keep) for request in requests]
+        try:
+            drafting = self._feed([job for job in jobs if job is not None])
+            while drafting := [job for job in drafting if len(job.drafts) < self._most(job.request)]:
+                self._extend(drafting)
+        except DeviceError:
+            self._forget()
+            raise
+        return [_draft(job) for job in jobs]
+
+    def _forget(self) -> None:
+        self._cache.clear()
+        self._free = list(range(self._can.blocks - 1, -1, -1))
+
+    def _job(self, request: DraftRequest, budget: int, keep: set[str]) -> _Job | None:
+        """None: this sequence is beyond the model."""
+        cached = self._cache.pop(request.key, None) or _Cached()
+        length = len(request.tokens)
+        start = min(common_prefix(cached.tokens, request.tokens), length - 1)
+        beyond = max(request.tokens[start:]) >= self._vocabulary
+        if beyond or length >= self._can.context_length or not self._reserve(cached, length + request.count, keep):
+            self._free += cached.blocks
+            return None
+        self._cache[request.key] = cached
+        end = min(length, start + budget)
+        cached.tokens = request.tokens[:end]
+        return _Job(request, cached, start, end)
+
+    def _most(self, request: DraftRequest) -> int:
+        return min(request.count, self._can.context_length - len(request.tokens))
+
+    def _reserve(self, cached: _Cached, tokens: int, keep: set[str]) -> bool:
+        """Blocks for a sequence that long, from those longest unused if need be; never from those of `keep`."""
+        missing = -(-min(tokens, self._can.context_length) // self._can.block_size) - len(cached.blocks)
+        while len(self._free) < missing:
+            oldest = next((key for key in self._cache if key not in keep), None)
+            if oldest is None:
+                return False
+            self._free += self._cache.pop(oldest).blocks
+        cached.blocks += [self._free.pop() for _ in range(missing)]
+        return True
+
+    def _feed(self, jobs: list[_Job]) -> list[_Job]:
+        """Bring the caches up to date; the jobs that may draft, each with its first token."""
+        if not jobs:
+            return []
+        ready = [job for job in jobs if job.whole and job.request.count]
+        rows = [(job.cached, job.start, job.request.tokens[job.start : job.end], job in ready) for job in jobs]
+        for job, token in zip(ready, self._infer(rows), strict=True):
+            job.drafts.append(token)
+        return ready
+
+    def _extend(self, jobs: list[_Job]) -> None:
+        rows = [(job.cached, len(job.cached.tokens), (job.drafts[-1],), True) for job in jobs]
+        for job, token in zip(jobs, self._infer(rows), strict=True):
+            job.cached.tokens += (job.drafts[-1],)
+            job.drafts.append(token)
+
+    def _infer(self, rows: Sequence[tuple[_Cached, int, Sequence[int], bool]]) -> list[int]:
+        """The likeliest next token of every row that wants one. Rows: cache, start, tokens, wanted."""
+        table = np.zeros((len(rows), ROW_COLUMNS), np.int32)
+        blocks: list[int] = []
+        flat: list[int] = []
+        for line, (cached, start, tokens, wanted) in zip(table, rows, strict=True):
+            used = -(-(start + len(tokens)) // self._can.block_size)
+            line[:] = (start, len(tokens), 0, len(tokens) - 1 if wanted else 0, wanted, used)
+            blocks += cached.blocks[:used]
+            flat += tokens
+        logits: npt.NDArray[Any] = self._runner.infer(Rows(table, np.array(blocks, np.int32)), np.array(flat, np.int32))
+        return logits[:, : self._vocabulary].argmax(axis=-1).tolist()
+
+
+def _draft(job: _Job | None) -> Draft:
+    if job is None:
+        return Draft((), "impossible")
+    return Draft(tuple(job.drafts), "ready" if job.whole else "behind")

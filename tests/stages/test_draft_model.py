@@ -1,0 +1,170 @@
+"""The draft model's cache stays in step, whatever becomes of its drafts. The runner is arithmetic over real blocks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from engine.contract.drafts import Draft, DraftRequest
+from engine.contract.errors import DeviceError
+from engine.contract.messages import Rows
+from stages.draft_model import CHUNK, LONG_CHUNK, DraftModel
+from stages.runner import Capabilities
+
+BLOCK, VOCABULARY = 8, 64
+
+
+def next_token(history: Sequence[int]) -> int:
+    return (sum((i + 1) * token for i, token in enumerate(history)) + len(history)) % 60
+
+
+class ArithmeticRunner:
+    """One stage that reads every position from the blocks it is given."""
+
+    def __init__(self, blocks: int = 64, context: int = 400) -> None:
+        self.capabilities = Capabilities(
+            kind="paged",
+            blocks=blocks,
+            block_size=BLOCK,
+            slots=0,
+            min_row_tokens=1,
+            max_step_tokens=0,
+            context_length=context,
+        )
+        self.cache = np.full((blocks, BLOCK), -1, np.int64)
+        self.fed: list[list[tuple[int, int]]] = []  # per call: start and length of each row
+        self.fail = False
+
+    def infer(self, rows: Rows, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if self.fail:
+            raise DeviceError("the device failed")
+        wanted, at, block_at = [], 0, 0
+        self.fed.append([(start, length) for start, length in rows.table[:, :2].tolist()])
+        for start, length, _, picked_start, picked, count in rows.table.tolist():
+            table = rows.blocks[block_at : block_at + count]
+            places = np.arange(start + length)
+            index = (table[places // BLOCK], places % BLOCK)
+            self.cache[index[0][start:], index[1][start:]] = value[at : at + length]
+            history = self.cache[index].tolist()
+            assert -1 not in history
+            wanted += [next_token(history[: start + i + 1]) for i in range(picked_start, picked_start + picked)]
+            at, block_at = at + length, block_at + count
+        return np.eye(VOCABULARY, dtype=np.float32)[wanted].reshape(len(wanted), VOCABULARY)
+
+    def reset(self) -> None:
+        self.cache[:] = -1
+
+    def close(self) -> None:
+        pass
+
+
+def model(runner: ArithmeticRunner | None = None, vocabulary: int = VOCABULARY) -> DraftModel:
+    return DraftModel(runner or ArithmeticRunner(), vocabulary=vocabulary)
+
+
+def ask(drafts: DraftModel, tokens: Sequence[int], count: int, key: str = "a") -> Draft:
+    return drafts.propose([DraftRequest(key, tuple(tokens), count)])[0]
+
+
+def continued(tokens: Sequence[int], count: int) -> tuple[int, ...]:
+    history = list(tokens)
+    for _ in range(count):
+        history.append(next_token(history))
+    return tuple(history[len(tokens) :])
+
+
+@pytest.mark.parametrize("right", [0, 1, 2, 3, 4])
+def test_after_any_number_of_accepted_drafts_the_cache_holds_what_is_certain(right: int) -> None:  # B04
+    drafts, text = model(), [1, 2, 3, 4, 5]
+    for _ in range(30):
+        found = ask(drafts, text, 4)
+        assert found == Draft(continued(text, 4))
+        text += found.tokens[:right]
+        text.append(next_token(text) if right == 4 else 59 - found.tokens[right] % 50)
+        assert drafts.held("a") >= len(text) - 2
+
+
+def test_each_window_feeds_only_what_is_new() -> None:
+    runner = ArithmeticRunner()
+    drafts, text = model(runner), [1, 2, 3, 4, 5]
+    text += ask(drafts, text, 3).tokens
+    text.append(7)
+    runner.fed.clear()
+    ask(drafts, text, 3)
+    assert runner.fed == [[(7, 2)], [(9, 1)], [(10, 1)]]  # full acceptance: the last draft was not fed before
+
+
+def test_several_sequences_draft_together_each_as_much_as_it_asked() -> None:
+    runner = ArithmeticRunner()
+    drafts = model(runner)
+    texts = {"a": [1, 2, 3], "b": [9, 8, 7, 6], "c": [5]}
+    counts = {"a": 3, "b": 1, "c": 5}
+    found = drafts.propose([DraftRequest(key, tuple(text), counts[key]) for key, text in texts.items()])
+    assert [draft.tokens for draft in found] == [continued(text, counts[key]) for key, text in texts.items()]
+    assert [len(rows) for rows in runner.fed] == [3, 2, 2, 1, 1]
+
+
+def test_a_long_prompt_is_read_in_chunks_and_the_others_draft_meanwhile() -> None:
+    drafts, long, short = model(), [i % 50 for i in range(3 * CHUNK)], [1, 2, 3]
+    found = []
+    for _ in range(3):
+        both = drafts.propose([DraftRequest("long", tuple(long), 2), DraftRequest("short", tuple(short), 2)])
+        assert both[1] == Draft(continued(short, 2))
+        found.append(both[0])
+    assert found == [Draft((), "behind"), Draft((), "behind"), Draft(continued(long, 2))]
+
+
+def test_reading_ahead_takes_long_chunks_and_drafts_nothing() -> None:
+    runner = ArithmeticRunner()
+    drafts, long = model(runner), [i % 50 for i in range(LONG_CHUNK + 10)]
+    assert ask(drafts, long, 0) == Draft((), "behind")
+    assert ask(drafts, long, 0) == Draft((), "ready")
+    runner.fed.clear()
+    assert ask(drafts, [*long, 3], 1) == Draft(continued([*long, 3], 1))
+    assert runner.fed == [[(len(long), 1)]]
+
+
+def test_drafting_stops_at_the_context_of_the_draft_model() -> None:  # B15
+    drafts = model(ArithmeticRunner(context=64))
+    assert len(ask(drafts, [1] * 60, 8).tokens) == 4
+    assert ask(drafts, [1] * 64, 8) == Draft((), "impossible")
+    assert ask(drafts, [1] * 200, 8, key="b") == Draft((), "impossible")
+    assert ask(drafts, [1, 2, 3], 2, key="c") == Draft(continued([1, 2, 3], 2))
+
+
+def test_tokens_that_the_draft_model_does_not_know_end_its_drafts() -> None:  # B01
+    drafts = model(vocabulary=50)
+    assert ask(drafts, [1, 2, 55, 3], 4).state == "impossible"
+    for start in range(20):
+        assert max(ask(drafts, [start, 2, 3], 8, key=str(start)).tokens) < 50
+
+
+def test_the_pool_gives_the_blocks_of_the_longest_unused_sequence_to_a_new_one() -> None:
+    drafts = model(ArithmeticRunner(blocks=8))
+    for key in ("a", "b"):
+        ask(drafts, [1] * 30, 2, key=key)
+    assert ask(drafts, [2] * 30, 2, key="c") == Draft(continued([2] * 30, 2))
+    assert drafts.held("a") == 0
+    assert drafts.held("b") > 0
+    assert ask(drafts, [1] * 30, 2, key="a") == Draft(continued([1] * 30, 2))
+
+
+def test_sequences_of_one_question_never_take_blocks_from_each_other() -> None:
+    drafts = model(ArithmeticRunner(blocks=8))
+    found = drafts.propose([DraftRequest(key, (1,) * 30, 2) for key in "abc"])
+    assert [draft.state for draft in found] == ["ready", "ready", "impossible"]
+    assert found[0].tokens == found[1].tokens == continued([1] * 30, 2)
+
+
+def test_after_a_failure_of_the_device_everything_is_read_again() -> None:
+    runner = ArithmeticRunner()
+    drafts = model(runner)
+    ask(drafts, [1, 2, 3], 2)
+    runner.fail = True
+    with pytest.raises(DeviceError):
+        ask(drafts, [1, 2, 3, 4], 2)
+    runner.fail = False
+    runner.reset()
+    assert ask(drafts, [1, 2, 3, 4], 2) == Draft(continued([1, 2, 3, 4], 2))
