@@ -59,6 +59,7 @@ class Manifest:
     generation_defaults: dict[str, Any] = field(default_factory=dict[str, Any])
     hidden_dtype: Literal["f32"] = "f32"
     versions: dict[str, str] = field(default_factory=dict[str, str])  # openvino, shardline
+    drafts_for: str = ""  # of a draft model: digest of the tokenizer it was compared with (tokenizer_digest)
 
     def save(self, folder: Path) -> None:
         """Write manifest.json into the folder."""
@@ -115,6 +116,12 @@ def check_files(folder: Path, files: tuple[FileDigest, ...]) -> None:
             raise ManifestError(f"{path} is missing: copy the whole split again")
         if digest_file(folder, path) != entry:
             raise ManifestError(f"{path} differs from the manifest (sha256): copy it again or split again")
+
+
+def tokenizer_digest(manifest: Manifest) -> str:
+    """What two splits with the same tokenizer files have in common."""
+    digests = sorted(file.sha256 for file in manifest.tokenizer_files)
+    return hashlib.sha256("\n".join([manifest.tokenizer_kind, *digests]).encode()).hexdigest()
 
 
 def stage_manifest(manifest: Manifest, index: int) -> StageManifest:
