@@ -1,4 +1,4 @@
-"""`shard-export`: make shards, check shards."""
+"""`shard-export`: make shards, check shards, prepare drafts."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,13 +14,18 @@ from engine.contract.errors import ShardlineError, UsageError
 from engine.service import fail
 
 app = typer.Typer(
-    add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="Cut a model into shards, and check shards."
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Cut a model into shards, check shards, prepare drafts.",
 )
 
 
 @app.command()
 def split(
-    source: Annotated[Path, typer.Argument(help="Folder with a stateful OpenVINO LLM, or a .gguf file.")],
+    source: Annotated[
+        Path, typer.Argument(help="Folder with a stateful OpenVINO LLM or a Hugging Face one, or a .gguf file.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder to write.")],
     stages: Annotated[int, typer.Option(min=0, help="How many shards.")] = 0,
     layers: Annotated[str, typer.Option(help="Layers per stage, e.g. 18,12, instead of an even plan.")] = "",
@@ -53,6 +58,28 @@ def _counts(layers: str) -> tuple[int, ...]:
     with suppress(ValueError):
         return tuple(int(part) for part in layers.split(",")) if layers else ()
     raise UsageError(f"--layers {layers}: numbers with commas between them, e.g. 18,12")
+
+
+@app.command()
+def draft(
+    source: Annotated[Path, typer.Argument(help="Small model: OpenVINO or Hugging Face folder, or a .gguf file.")],
+    target: Annotated[Path, typer.Option(help="Folder written by split, of the model it guesses for.")],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    name: Annotated[str, typer.Option(help="Name of the draft.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
+) -> None:
+    """Prepare SOURCE to draft tokens for the model in --target; refused when their tokens differ."""
+    _run(lambda: _draft(source, target, out, name, force))
+
+
+def _draft(source: Path, target: Path, out: Path, name: str, force: bool) -> None:
+    from export_tools.draft import DraftOptions, prepare_draft  # noqa: PLC0415  loads OpenVINO: not for --help
+
+    say = Console(stderr=True).print
+    say(f"reading {source}", highlight=False)
+    options = DraftOptions(target=target, out=out, name=name, force=force)
+    manifest = prepare_draft(source, options, lambda line: say(line, highlight=False))
+    print(f"{out}: {manifest.slug}, drafts for {target}")
 
 
 @app.command()

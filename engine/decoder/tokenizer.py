@@ -7,7 +7,7 @@ Either way text is emitted as it becomes certain: a character whose bytes are sp
 import codecs
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from engine.contract.errors import ManifestError
 from engine.contract.manifest import Manifest
@@ -48,9 +48,9 @@ class Tokenizer(Protocol):
         ...
 
 
-def load_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
+def load_tokenizer(folder: Path, manifest: Manifest) -> "HuggingFaceTokenizer | OpenVinoTokenizer":
     """The tokenizer of a split. Raises ManifestError when its files do not load."""
-    kinds: dict[str, Callable[[Path, str], Tokenizer]] = {
+    kinds: dict[str, Callable[[Path, str], HuggingFaceTokenizer | OpenVinoTokenizer]] = {
         "huggingface": HuggingFaceTokenizer,
         "openvino": OpenVinoTokenizer,
     }
@@ -134,6 +134,19 @@ class HuggingFaceTokenizer:
         """See Tokenizer."""
         return WindowStream(self.decode)
 
+    def vocabulary(self) -> list[bytes | None]:
+        """Bytes of every token by id, special ones by name; None for ids that no token has."""
+        vocabulary, added = self._tokenizer.get_vocab(), self._tokenizer.get_added_vocab()
+        if not self._is_byte_level():
+            return _by_id({piece.encode(): token for piece, token in vocabulary.items()})
+        alphabet = _byte_alphabet()
+        return _by_id({_piece_bytes(p, {} if p in added else alphabet): token for p, token in vocabulary.items()})
+
+    def _is_byte_level(self) -> bool:
+        """Whether its vocabulary is written in characters that stand for bytes."""
+        decoder: Any = getattr(getattr(self._tokenizer, "backend_tokenizer", None), "decoder", None)
+        return decoder is not None and b'"ByteLevel"' in decoder.__getstate__()
+
 
 class OpenVinoTokenizer:
     """Over openvino_genai.Tokenizer. Its decode is an inference, so streams concatenate bytes where that is right."""
@@ -170,6 +183,10 @@ class OpenVinoTokenizer:
         """See Tokenizer."""
         return WindowStream(self.decode) if self._pieces is None else ByteStream(self._pieces)
 
+    def vocabulary(self) -> list[bytes | None]:
+        """Bytes of every token by id, special ones by name; None for ids that no token has."""
+        return _by_id(self._tokenizer.get_vocab())
+
     def _byte_pieces(self) -> list[bytes] | None:
         """Bytes of every token, empty for special ones; None when texts are not their concatenation."""
         vocabulary: dict[bytes, int] = self._tokenizer.get_vocab()
@@ -183,3 +200,24 @@ class OpenVinoTokenizer:
             if ByteStream(pieces).feed(ids) != self.decode(ids):
                 return None
         return pieces
+
+
+def _by_id(vocabulary: Mapping[bytes, int]) -> list[bytes | None]:
+    pieces: list[bytes | None] = [None] * (max(vocabulary.values(), default=-1) + 1)
+    for piece, token in vocabulary.items():
+        pieces[token] = piece
+    return pieces
+
+
+def _piece_bytes(piece: str, alphabet: Mapping[str, int]) -> bytes:
+    """The bytes that a piece stands for; one that is not all in the alphabet stands for itself."""
+    if all(character in alphabet for character in piece):
+        return bytes(alphabet[character] for character in piece)
+    return piece.encode()
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The characters in which byte-level vocabularies write bytes: themselves where they print, else from U+0100 on."""
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(0x100) if byte not in shown]
+    return {chr(byte): byte for byte in shown} | {chr(0x100 + at): byte for at, byte in enumerate(hidden)}

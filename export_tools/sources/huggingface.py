@@ -1,0 +1,41 @@
+# pyright: basic
+"""A Hugging Face folder with safetensors: optimum-intel turns it into a stateful IR, with torch."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from engine.contract.errors import UsageError
+from export_tools.sources.ir import MODEL, digest_of, read_ir_folder
+from export_tools.sources.source import Source
+
+TASK: Final = "text-generation-with-past"
+
+
+def is_huggingface(folder: Path) -> bool:
+    """Whether a folder holds a model for transformers, and none for OpenVINO."""
+    has_weights = any(folder.glob("*.safetensors"))
+    return has_weights and (folder / "config.json").is_file() and not (folder / MODEL).exists()
+
+
+def read_huggingface(folder: Path, workspace: Path) -> Source:
+    """Convert into `workspace` (an empty folder that must outlive the source) and describe. Raises UsageError."""
+    try:
+        from optimum.exporters.openvino import main_export  # type: ignore # noqa: PLC0415  torch, and not always there
+    except ImportError as error:
+        raise UsageError(
+            f"{folder} is a Hugging Face model, which optimum-intel must convert ({error}): "
+            "pip install 'shardline[export]', or name a folder with openvino_model.xml"
+        ) from error
+    try:
+        main_export(
+            str(folder), workspace, task=TASK, library_name="transformers", stateful=True, local_files_only=True
+        )
+    except (ValueError, KeyError, RuntimeError, OSError) as error:  # an architecture it does not know, files amiss
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise UsageError(f"optimum-intel cannot convert {folder}: {reason}") from error
+    source = read_ir_folder(workspace)
+    weights = sorted(folder.glob("*.safetensors"))
+    return replace(
+        source, path=folder, name=folder.resolve().name, digest=digest_of([folder / "config.json", *weights])
+    )
