@@ -7,7 +7,7 @@ from engine.contract.drafts import MAX_DRAFT_TOKENS, Draft, DraftRequest
 from engine.decoder.batching import StepLimits
 from engine.decoder.cost import Average, StepCost
 from engine.decoder.sequence import Sequence
-from engine.decoder.speculation import Choice, Costs
+from engine.decoder.speculation import Choice
 
 FIRST_TOKENS: Final = 3  # drafts per window before any step was measured
 AHEAD_LEAST: Final = 0.15  # chance that everything before it holds, for a window sent ahead of its time
@@ -91,10 +91,12 @@ class DraftPlanner:
     def _choose(self, sequence: Sequence, source: str, rows: int, limits: StepLimits, room: int) -> Choice:
         if not self.cost.known and sequence.drafts.fixed is None:
             return Choice(min(FIRST_TOKENS, room), 1.0)
-        step, token = self.cost.line()
-        draft = self.draft_seconds.value / rows if source == "model" else 0.0
-        costs = Costs(step=step, token=token, draft=draft, rows=rows, least=limits.min_row_tokens)
-        return sequence.drafts.choose(source, costs, room)
+        draft = self.draft_seconds.value if source == "model" else 0.0
+
+        def seconds(drafts: int) -> float:
+            return (self.cost.of(rows * max(1 + drafts, limits.min_row_tokens)) + draft * drafts) / rows
+
+        return sequence.drafts.choose(source, seconds, room)
 
     def figures(self) -> dict[str, float]:
         """What is decided and why, for the decoder's heartbeat; milliseconds."""

@@ -1,10 +1,11 @@
 """How many tokens to draft: pure functions of acceptance and measured costs.
 
 With every draft accepted with probability a, independently, a row of K drafts brings (1 - a^(K+1)) / (1 - a) tokens
-(Leviathan et al., 2023, eq. 1). It costs its share of a step, K + 1 tokens in it, and K tokens of drafting. The best K
-is the one with the most tokens per second; when that hardly beats no drafts at all, none are made.
+(Leviathan et al., 2023, eq. 1). It costs its share of a step with K + 1 tokens a row, and K tokens of drafting. The
+best K is the one with the most tokens per second; when that hardly beats no drafts at all, none are made.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,6 +13,7 @@ from engine.contract.drafts import MAX_DRAFT_TOKENS
 
 PRIOR_WEIGHT: Final = 4.0  # drafts: how firmly the first guess of an acceptance is held
 FORGET: Final = 0.9  # weight of everything older, per row
+Seconds = Callable[[int], float]
 MIN_GAIN: Final = 1.03  # below that the noise of the measurements decides, and drafts only cost
 PROBE_EVERY: Final = 32  # tokens without a draft after which a short one looks whether things have changed
 PROBE_TOKENS: Final = 2
@@ -34,17 +36,6 @@ class Acceptance:
         return self._accepted / self._checked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """Seconds, as measured lately."""
-
-    step: float  # of a step, whatever is in it
-    token: float  # of each token in a step
-    draft: float  # of each drafted token, as far as the pipe waits for it
-    rows: int  # sequences that share a step
-    least: int = 1  # shortest row of this pipeline, dummies counted
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A number of drafts and what it is expected to bring."""
@@ -60,16 +51,14 @@ def expected_tokens(acceptance: float, drafts: int) -> float:
     return (1 - acceptance ** (drafts + 1)) / (1 - acceptance)
 
 
-def choose(acceptance: float, costs: Costs, limit: int = MAX_DRAFT_TOKENS) -> Choice:
-    """The best number of drafts, 0 to `limit`, for one sequence; the others in its step are left as they are."""
+def choose(acceptance: float, seconds: Seconds, limit: int = MAX_DRAFT_TOKENS) -> Choice:
+    """The best number of drafts, 0 to `limit`. `seconds`: of a window with so many drafts, drafting included."""
 
     def speed(drafts: int) -> float:
-        seconds = costs.step / costs.rows + costs.token * max(1 + drafts, costs.least) + costs.draft * drafts
-        return expected_tokens(acceptance, drafts) / max(seconds, 1e-9)
+        return expected_tokens(acceptance, drafts) / max(seconds(drafts), 1e-9)
 
-    base = speed(0)
     best = max(range(limit + 1), key=speed)
-    gain = speed(best) / base
+    gain = speed(best) / speed(0)
     return Choice(best, gain) if gain >= MIN_GAIN else Choice(0, 1.0)
 
 
@@ -99,13 +88,13 @@ class DraftState:
         if checked:
             self.acceptance(self.source).observe(accepted, checked)
 
-    def choose(self, source: str, costs: Costs, limit: int) -> Choice:
+    def choose(self, source: str, seconds: Seconds, limit: int) -> Choice:
         """How many tokens to draft from that source now."""
         if limit <= 0:
             return Choice(0, 1.0)
         if self.fixed is not None:
             return Choice(min(self.fixed, limit), 1.0)
-        choice = choose(self.acceptance(source).rate, costs, limit)
+        choice = choose(self.acceptance(source).rate, seconds, limit)
         if not choice.tokens and self.undrafted >= PROBE_EVERY:
             return Choice(min(PROBE_TOKENS, limit), 1.0)
         return choice

@@ -1,12 +1,16 @@
+from collections.abc import Callable
+
 import pytest
 
 from engine.decoder.cost import Average, StepCost
-from engine.decoder.speculation import PROBE_EVERY, Acceptance, Choice, Costs, DraftState, choose, expected_tokens
+from engine.decoder.speculation import PROBE_EVERY, Acceptance, Choice, DraftState, choose, expected_tokens
 
 
-def costs(**changes: float) -> Costs:
-    values: dict[str, float] = {"step": 0.04, "token": 0.005, "draft": 0.001, "rows": 1}
-    return Costs(**(values | changes))  # type: ignore[arg-type]
+def costs(
+    *, step: float = 0.04, token: float = 0.005, draft: float = 0.001, rows: int = 1, least: int = 1
+) -> Callable[[int], float]:
+    """Seconds of a window in a step that `rows` sequences share."""
+    return lambda drafts: step / rows + token * max(1 + drafts, least) + draft * drafts
 
 
 def test_expected_tokens_of_a_window() -> None:
@@ -38,9 +42,8 @@ def test_nothing_is_drafted_where_it_costs_more_than_it_brings() -> None:
 
 
 def test_a_row_that_needs_a_dummy_anyway_takes_a_draft_instead() -> None:
-    expensive = {"token": 0.03, "rows": 8, "draft": 0.0}
-    assert choose(0.3, costs(**expensive)).tokens == 0
-    assert choose(0.3, costs(**expensive, least=2)).tokens == 1
+    assert choose(0.3, costs(token=0.03, rows=8, draft=0.0)).tokens == 0
+    assert choose(0.3, costs(token=0.03, rows=8, draft=0.0, least=2)).tokens == 1
 
 
 def test_the_limit_holds() -> None:
@@ -128,3 +131,11 @@ def test_nothing_is_known_before_the_first_step() -> None:
     assert not StepCost().known
     assert StepCost().line() == (0.0, 0.0)
     assert Average().value == 0.0
+
+
+def test_a_size_that_costs_more_than_its_neighbours_is_avoided() -> None:
+    cost, real = StepCost(), {1: 0.0627, 2: 0.0763, 3: 0.084, 4: 0.1029, 5: 0.1061, 6: 0.1132}
+    for i in range(300):
+        cost.observe(1 + i % 6, real[1 + i % 6])
+    assert all(cost.of(tokens) == pytest.approx(seconds, rel=0.05) for tokens, seconds in real.items())
+    assert choose(0.65, lambda drafts: cost.of(1 + drafts), 5).tokens in (2, 4, 5)
