@@ -8,71 +8,26 @@ KV precision on both sides (f16 in profile fast, f32 in exact).
 
 import argparse
 import asyncio
-import contextlib
-import json
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
-from collections.abc import AsyncGenerator, Generator
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from bench.calm import Calm
+from bench.fleet import pipeline, whole
 from bench.model import ir_folder
 from bench.record import RESULTS, Record, ratio
 from bench.users import prompts_for, run_users
-from engine.contract.manifest import load_manifest
-from engine.local.broker import start_broker
 from engine.local.model import demo_split
-from engine.local.processes import Processes
-from engine.transport.nats import NatsTransport, connect
-from engine.transport.subjects import Subjects
 
 LAYERS = "18,12"
 TEMPLATE = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 PRECISION = {"fast": "f16", "exact": "f32"}
 USERS = (1, 2, 16)
 GATES = {("llm", 1): 0.85, ("llm", 2): 1.6, ("batching", 16): 1.45}
-
-
-@contextlib.contextmanager
-def whole(kind: str, folder: Path, precision: str) -> Generator[Any]:
-    """The whole model in a process of its own on core 0; yields a function that runs prompts on it."""
-    command = [sys.executable, "-m", "bench.whole", kind, str(folder), "0", precision]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin and process.stdout
-        json.loads(process.stdout.readline())
-
-        def run(prompts: list[str], tokens: int) -> dict[str, Any]:
-            assert process.stdin and process.stdout
-            print(json.dumps({"prompts": prompts, "tokens": tokens}), file=process.stdin, flush=True)
-            return json.loads(process.stdout.readline())
-
-        yield run
-        process.stdin.close()
-
-
-@contextlib.asynccontextmanager
-async def pipeline(shards: Path, profile: str) -> AsyncGenerator[tuple[NatsTransport, Subjects]]:
-    """Two pinned workers, a decoder and a broker; yields a connection."""
-    with tempfile.TemporaryDirectory() as home:
-        async with Processes(Path(home) / "logs") as processes:
-            url = await start_broker(processes, Path(home))
-            common = ["--shards", str(shards), "--nats", url]
-            stage = [sys.executable, "-m", "stages.cli", "--threads", "1", "--profile", profile, *common]
-            children = [
-                await processes.start(f"stage-{i}", [*stage, "--index", str(i), "--cores", str(i)]) for i in range(2)
-            ]
-            children.append(await processes.start("decoder", [sys.executable, "-m", "engine.decoder.cli", *common]))
-            for child in children:
-                await child.wait_for_line("ready")
-            async with connect(url, name="bench") as transport:
-                yield transport, Subjects("default", load_manifest(shards).slug)
 
 
 Samples = dict[tuple[str, int], list[tuple[float, bool]]]  # tokens/s, and whether the machine was quiet

@@ -9,7 +9,8 @@ from engine.contract.prompt import FinalEvent
 from engine.transport.base import Transport
 from engine.transport.subjects import Subjects
 
-PROMPTS = (
+KINDS = ("facts", "reasoning", "code", "list", "creative", "technical", "chat", "translate")
+PROMPTS = (  # one of each kind
     "What is the capital of Japan and why is it famous?",
     "If I have three apples and eat one, then buy five more, how many do I have? Explain.",
     "Write a Python function that returns the factorial of n.",
@@ -26,12 +27,14 @@ def prompts_for(users: int, template: str) -> list[str]:
     return [template.replace("{}", PROMPTS[i % len(PROMPTS)]) for i in range(users)]
 
 
-async def run_users(transport: Transport, subjects: Subjects, prompts: list[str], tokens: int) -> dict[str, Any]:
-    """Ask all prompts at once; tokens, seconds, and decode speed per user (tokens/s after the first token)."""
+async def run_users(
+    transport: Transport, subjects: Subjects, prompts: list[str], tokens: int, **fields: object
+) -> dict[str, Any]:
+    """Ask all prompts at once; tokens, seconds, decode speed per user (tokens/s after the first token), drafts."""
     client = Client(transport, subjects)
 
     async def one(prompt: str) -> FinalEvent:
-        return await client.complete(prompt=prompt, max_tokens=tokens, ignore_eos=True)
+        return await client.complete(prompt=prompt, max_tokens=tokens, ignore_eos=True, **fields)
 
     started = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
@@ -44,4 +47,6 @@ async def run_users(transport: Transport, subjects: Subjects, prompts: list[str]
         "seconds": seconds,
         "ids": [list(f.ids) for f in finals],
         "decode": decode,
+        "drafted": sum(f.usage.drafted_tokens for f in finals),
+        "accepted": sum(f.usage.accepted_tokens for f in finals),
     }

@@ -17,7 +17,7 @@ from rich.table import Table
 from engine.client.client import Client
 from engine.contract.errors import ShardlineError
 from engine.contract.prompt import FinalEvent
-from engine.local.model import demo_split
+from engine.local.model import demo_draft, demo_split
 from engine.local.pipeline import local_pipeline
 from engine.monitoring.depth import Collector, Depths
 from engine.monitoring.table import render
@@ -67,8 +67,13 @@ async def run_demo(
         progress.print(f"[dim]{time.monotonic() - started:5.1f} s[/dim]  {line}", highlight=False, soft_wrap=True)
 
     shards = await demo_split(stages, say)
+    draft = await demo_draft(shards, say)
+    options = ("--draft", str(draft))
     with tempfile.TemporaryDirectory(prefix="shardline-demo-", ignore_cleanup_errors=True) as home:
-        async with local_pipeline(shards, Path(home), say) as pipeline, connect(pipeline.url, name="demo") as transport:
+        async with (
+            local_pipeline(shards, Path(home), say, decoder_options=options) as pipeline,
+            connect(pipeline.url, name="demo") as transport,
+        ):
             say(f"publishing {len(prompts)} prompts at once")
             subjects = Subjects("default", pipeline.slug)
             demo = Demo([Reply(prompt) for prompt in prompts])
@@ -124,27 +129,34 @@ async def _sample(demo: Demo, collector: Collector) -> None:
 
 def summary(demo: Demo, seconds: float) -> RenderableType:
     """The table at the end."""
-    table = Table("prompt", "tokens", "tokens/s", "first token", "ended by", title="answers")
-    total = 0
+    table = Table("prompt", "tokens", "tokens/s", "first token", "drafts accepted", "ended by", title="answers")
+    total = drafted = accepted = 0
     for reply in demo.replies:
         if reply.final is None:
             continue
         tokens, timings = reply.final.usage.completion_tokens, reply.final.timings
-        total += tokens
+        usage = reply.final.usage
+        total, drafted, accepted = total + tokens, drafted + usage.drafted_tokens, accepted + usage.accepted_tokens
         decode = max(timings.total - timings.first_token, 1e-9) / 1e3
         table.add_row(
             reply.prompt,
             str(tokens),
             f"{max(tokens - 1, 0) / decode:.1f}",
             f"{timings.first_token:.0f} ms",
+            share(usage.accepted_tokens, usage.drafted_tokens),
             reply.final.finish_reason,
         )
     table.add_section()
-    table.add_row("together", str(total), f"{total / seconds:.1f}", "", f"{seconds:.1f} s")
+    table.add_row("together", str(total), f"{total / seconds:.1f}", "", share(accepted, drafted), f"{seconds:.1f} s")
     rows = [row for row in demo.busy if any(row)]
     shares = [sum(column) / len(rows) for column in zip(*rows, strict=False)] if rows else []
     busy = ", ".join(f"stage {index} {share:.0%}" for index, share in enumerate(shares))
     return Group(table, f"busy: {busy or 'too short to tell'}")
+
+
+def share(accepted: int, drafted: int) -> str:
+    """How many drafts held."""
+    return f"{accepted} of {drafted}" if drafted else "none drafted"
 
 
 async def _keep(url: str, subjects: Subjects, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""Ten questions of different kinds, through the demo model's chat template."""
+"""Questions of different kinds, through the demo model's chat template; most tests take the first ten."""
 
 QUESTIONS = (
     "What is the capital of Japan and why is it famous?",
@@ -14,3 +14,27 @@ QUESTIONS = (
 )
 TEMPLATE = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 PROMPTS = tuple(TEMPLATE.format(question) for question in QUESTIONS)
+
+MORE_QUESTIONS = (
+    "Write a SQL query that counts orders per customer in 2024.",
+    "What is the difference between TCP and UDP?",
+    "Give me a recipe for pancakes for four people.",
+    "Continue the list: Monday, Tuesday, Wednesday,",
+    "Repeat the word hello twenty times.",
+    "Who wrote Faust, and when?",
+    "A train leaves at 9:15 and arrives at 11:40. How long does it travel?",
+    "Summarise: The quick brown fox jumps over the lazy dog. The dog sleeps. The fox runs away into the forest.",
+    "Write a slogan for a bicycle shop.",
+    "Explain recursion with an example in Python.",
+    "Übersetze ins Englische: Der Bahnhof ist neben dem Rathaus.",
+    "Name the planets of the solar system with one fact each.",
+    "Write a polite email that declines a meeting.",
+    "What are the advantages and disadvantages of nuclear power?",
+    "Compose a limerick about a cat named Tom.",
+    "Convert 72 degrees Fahrenheit to Celsius and show each step.",
+    "Describe a sunset on Mars to somebody who cannot see.",
+    "List all the months and how many days they have.",
+    "Why do programmers confuse Halloween and Christmas?",
+    "Write a dialogue between a teacher and a student about fractions.",
+)
+THIRTY = tuple(TEMPLATE.format(question) for question in (*QUESTIONS, *MORE_QUESTIONS))

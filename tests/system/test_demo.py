@@ -21,6 +21,7 @@ def test_the_demo_answers_all_prompts_and_leaves_no_process(demo_model: Path) ->
     assert done.returncode == 0, done.stderr
     assert "together" in done.stdout
     assert "busy" in done.stdout
+    assert "drafts accepted" in done.stdout
     assert "everything stopped" in done.stderr
     assert not children_of("stages.cli")
 

@@ -1,0 +1,106 @@
+"""Speculation on == off: real model, real draft model, real broker and processes, profile exact.
+
+Off is the uncut model on the same runner, decoding without drafts. On is the pipeline, up to eight requests at once,
+each with its own source and number of drafts; the last prompts come alone, so that windows run ahead.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.client.client import Client
+from engine.contract.manifest import load_manifest
+from engine.contract.prompt import FinalEvent
+from engine.decoder.tokenizer import load_tokenizer
+from engine.local.model import demo_draft
+from engine.local.pipeline import local_pipeline
+from engine.transport.nats import connect
+from engine.transport.subjects import Subjects
+from stages.chain import Chain, generate
+from stages.settings import RunnerOptions
+from tests.conftest import Shards
+from tests.system.prompts import THIRTY
+
+pytestmark = [pytest.mark.model, pytest.mark.broker]
+TOKENS = 256
+ALONE = 3
+SETTINGS: tuple[dict[str, Any], ...] = (
+    {"draft": "model", "draft_tokens": 1},
+    {"draft": "model", "draft_tokens": 3},
+    {"draft": "lookup", "draft_tokens": 5},
+    {"draft": "model", "draft_tokens": 5},
+    {"draft": "auto"},
+    {"draft": "model", "draft_tokens": 10},
+    {"draft": "lookup"},
+    {"draft": "model"},
+    {"draft": "lookup", "draft_tokens": 10},
+    {"draft": "auto", "draft_tokens": 3},
+    {"draft": "none"},
+)
+
+
+@pytest.fixture(scope="module")
+def draft(shards: Shards) -> Path:
+    return asyncio.run(demo_draft(shards(1), print))
+
+
+@pytest.fixture(scope="module")
+def undrafted(shards: Shards) -> list[tuple[int, ...]]:
+    """Greedy tokens of thirty prompts without speculation, by the uncut model."""
+    manifest = load_manifest(shards(1))
+    tokenizer = load_tokenizer(shards(1), manifest)
+    prompts = [tokenizer.encode(prompt, special=True) for prompt in THIRTY]
+    with Chain.open(shards(1), RunnerOptions(kind="paged", threads=2, kv_bytes=1 << 30)) as chain:
+        return [tuple(answer) for answer in generate(chain, prompts, TOKENS, min_row_tokens=2)]
+
+
+def ask(
+    shards: Path, draft: Path, home: Path, prompts: Sequence[str], tokens: int, *stage_options: str, at_once: int = 8
+) -> list[FinalEvent]:
+    """Answers of a pipeline of processes, with a different draft setting each; the last three one by one."""
+
+    async def main() -> list[FinalEvent]:
+        async with (
+            asyncio.timeout(600),
+            local_pipeline(
+                shards, home, print, stage_options=stage_options, decoder_options=("--draft", str(draft))
+            ) as here,
+            connect(here.url, name="test") as transport,
+        ):
+            client, places = Client(transport, Subjects("default", here.slug)), asyncio.Semaphore(at_once)
+
+            async def one(prompt: str, setting: dict[str, Any]) -> FinalEvent:
+                async with places:
+                    return await client.complete(prompt=prompt, max_tokens=tokens, ignore_eos=True, **setting)
+
+            wanted = list(zip(prompts, islice(cycle(SETTINGS), len(prompts)), strict=True))
+            finals = list(await asyncio.gather(*(one(*each) for each in wanted[:-ALONE])))
+            for prompt, _ in wanted[-ALONE:]:
+                finals.append(await one(prompt, {"draft": "model", "draft_tokens": 2}))
+            return finals
+
+    return asyncio.run(main())
+
+
+def test_thirty_answers_of_256_tokens_are_the_same_with_and_without_drafts(
+    shards: Shards, draft: Path, undrafted: list[tuple[int, ...]], tmp_path: Path
+) -> None:
+    finals = ask(shards(2), draft, tmp_path, THIRTY, TOKENS)
+    wrong = [i for i, (final, ids) in enumerate(zip(finals, undrafted, strict=True)) if final.ids != ids]
+    assert not wrong
+    accepted = sum(final.usage.accepted_tokens for final in finals)
+    assert accepted > 0.3 * sum(final.usage.completion_tokens for final in finals)
+    assert all(final.usage.completion_tokens == TOKENS for final in finals)
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_the_number_of_stages_makes_no_difference_to_that(
+    shards: Shards, draft: Path, undrafted: list[tuple[int, ...]], tmp_path: Path, stages: int
+) -> None:
+    tokens = 64
+    finals = ask(shards(stages), draft, tmp_path, THIRTY[:12], tokens)
+    assert [final.ids for final in finals] == [ids[:tokens] for ids in undrafted[:12]]
