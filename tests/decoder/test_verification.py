@@ -1,3 +1,7 @@
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 
 from engine.decoder.verification import Verdict, verify
@@ -39,3 +43,43 @@ def test_a_row_without_drafts_of_its_own_confirms_a_window_behind_it() -> None:
 def test_numbers_that_cannot_be_are_refused(drafts: list[int], target: list[int]) -> None:
     with pytest.raises(ValueError, match="target tokens"):
         verify(drafts, target)
+
+
+P = np.array([0.5, 0.3, 0.15, 0.05])  # the target's distribution; with top_p = 0.9 and T = 0.7 it becomes:
+NUCLEUS = np.where(P >= 0.15, P ** (1 / 0.7), 0.0) / (P[:3] ** (1 / 0.7)).sum()
+Q = np.array([0.1, 0.2, 0.3, 0.4])
+
+
+def sample(distribution: np.ndarray, seed: int, position: int) -> int:
+    """Gumbel noise keyed by seed and position: the token depends on nothing else (D5)."""
+    noise = np.random.default_rng((seed, position)).gumbel(size=4)
+    with np.errstate(divide="ignore"):
+        return int(np.argmax(np.log(distribution) + noise))
+
+
+DRAFTS: dict[str, Callable[[int, int], int]] = {
+    "greedy": lambda seed, position: int(P.argmax()),
+    "sampled from another distribution": lambda seed, position: sample(Q, seed + 10_000_000, position),
+    "sampled with the same noise": lambda seed, position: sample(Q, seed, position),
+}
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+def test_drafts_do_not_change_the_distribution_of_sampled_tokens(name: str) -> None:  # B08
+    draws, first, second = 4000, Counter[int](), Counter[int]()
+    for seed in range(draws):
+        own = [sample(NUCLEUS, seed, position) for position in range(2)]
+        verdict = verify([DRAFTS[name](seed, 0)], own)
+        tokens = verdict.tokens if len(verdict.tokens) == 2 else (*verdict.tokens, own[1])  # the next step's
+        first[tokens[0]] += 1
+        second[tokens[1]] += 1
+    for seen in (first, second):
+        assert seen[3] == 0
+        expected = NUCLEUS[:3] * draws
+        chi_square = sum((seen[i] - expected[i]) ** 2 / expected[i] for i in range(3))
+        assert chi_square < 13.8  # p = 0.001 with two degrees of freedom
+
+
+def test_a_greedy_target_replaces_the_drafts_favourite_by_its_own() -> None:  # B09
+    target, favourite = int(np.array([0.3, 0.5]).argmax()), 0
+    assert verify([favourite], [target, 9]).tokens == (1,)

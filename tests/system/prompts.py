@@ -26,7 +26,7 @@ MORE_QUESTIONS = (
     "Summarise: The quick brown fox jumps over the lazy dog. The dog sleeps. The fox runs away into the forest.",
     "Write a slogan for a bicycle shop.",
     "Explain recursion with an example in Python.",
-    "Übersetze ins Englische: Der Bahnhof ist neben dem Rathaus.",
+    "Translate to English: Guten Morgen, das Wetter bleibt heute schön.",
     "Name the planets of the solar system with one fact each.",
     "Write a polite email that declines a meeting.",
     "What are the advantages and disadvantages of nuclear power?",

@@ -1,90 +1,53 @@
-"""The oracle of the whole system on the real model: ten prompts, 128 greedy tokens each, in f32.
+"""The oracle of the whole system on the real model, greedy, in f32.
 
-stateful: 1 == 2 == 3 stages == the whole model in openvino-genai.
+stateful: 1 == 2 == 3 stages == the whole model in openvino-genai, ten prompts of 128 tokens.
 paged, exact: 1 == 2 == 3 stages (one stage is the uncut model on the same runner), alone == beside others, replayed ==
-undisturbed. The two runners use different attention kernels: their logits are close, and where their tokens differ the
-two best candidates are as close.
+undisturbed, thirty prompts of 256 tokens. The two runners use different attention kernels: their logits are close, and
+where their tokens differ the two best candidates are as close.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
-from export_tools.sources.open import open_source
-from stages.chain import Chain, generate, make_rows
-from stages.settings import RunnerOptions
+from stages.chain import Chain, make_rows
 from tests.conftest import Shards
-from tests.system.prompts import PROMPTS
+from tests.system.references import COUNT, Tokens, free_run, options
 
 pytestmark = pytest.mark.model
-COUNT = 128
-THREADS = 2
-Tokens = list[list[int]]
-
-
-def options(kind: str, **changes: object) -> RunnerOptions:
-    return RunnerOptions(kind=kind, threads=THREADS, slots=10, **changes)  # type: ignore[arg-type]
-
-
-@pytest.fixture(scope="module")
-def whole_model(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokens, Tokens]:
-    """Prompt ids, and greedy tokens of the whole model in openvino-genai."""
-    import openvino_genai as genai  # noqa: PLC0415  seconds, and only here
-
-    with open_source(demo_model) as source:
-        settings = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "INFERENCE_NUM_THREADS": THREADS}
-        folder = source.model.parent
-        pipeline = genai.LLMPipeline(str(folder), "CPU", ATTENTION_BACKEND="SDPA", **settings)
-        tokenizer = pipeline.get_tokenizer()
-        config = genai.GenerationConfig()
-        config.max_new_tokens, config.ignore_eos, config.do_sample = COUNT, True, False
-        ids: Tokens = []
-        tokens: Tokens = []
-        for prompt in PROMPTS:
-            inputs = tokenizer.encode(prompt, add_special_tokens=False)
-            ids.append(inputs.input_ids.data[0].tolist())
-            tokens.append(list(pipeline.generate(inputs, config).tokens[0]))
-    return ids, tokens
-
-
-@pytest.fixture(scope="module")
-def prompt_ids(whole_model: tuple[Tokens, Tokens]) -> Tokens:
-    return whole_model[0]
-
-
-def run(folder: Path, kind: str, prompts: Sequence[Sequence[int]], count: int = COUNT) -> Tokens:
-    with Chain.open(folder, options(kind)) as chain:
-        least = chain.runners[0].capabilities.min_row_tokens
-        return generate(chain, prompts, count, min_row_tokens=least)
-
-
-@pytest.fixture(scope="module")
-def paged_whole(shards: Shards, prompt_ids: Tokens) -> Tokens:
-    return run(shards(1), "paged", prompt_ids)
+STEP = 64  # tokens, the longest step in which exact promises the same bits
+Reference = Callable[[str], Tokens]
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
 def test_stateful_shards_give_the_tokens_of_the_whole_model_in_openvino_genai(
-    shards: Shards, whole_model: tuple[Tokens, Tokens], stages: int
+    reference: Reference, stages: int
 ) -> None:
-    ids, expected = whole_model
-    assert run(shards(stages), "stateful", ids) == expected
+    assert reference(f"stateful {stages}") == reference("genai")
 
 
 @pytest.mark.parametrize("stages", [2, 3])
 def test_paged_shards_give_the_tokens_of_the_uncut_model(
-    shards: Shards, prompt_ids: Tokens, paged_whole: Tokens, stages: int
+    shards: Shards, prompt_ids: Tokens, reference: Reference, stages: int
 ) -> None:
-    assert run(shards(stages), "paged", prompt_ids) == paged_whole
+    """Fed with the uncut model's answer the chain would answer the same at every position.
+
+    That it then answers the same by itself follows by induction, because in `exact` the length of a row changes no bit:
+    tests/stages/test_row_lengths.py, and test_speculation.py, where pipelines of 1 to 3 stages run freely.
+    """
+    with Chain.open(shards(stages), options("paged")) as chain:
+        for prompt, answer in zip(prompt_ids, reference("undrafted"), strict=True):
+            tokens = prompt + answer
+            logits = logits_by_prefill(chain, tokens, chunks(len(tokens), STEP), len(prompt) - 1)
+            assert logits.argmax(-1)[:-1].tolist() == answer
 
 
 @pytest.mark.parametrize("number", [1, 4])
-def test_a_prompt_alone_gives_the_tokens_it_gives_beside_nine_others(
-    shards: Shards, prompt_ids: Tokens, paged_whole: Tokens, number: int
+def test_a_prompt_alone_gives_the_tokens_it_gives_beside_29_others(
+    shards: Shards, prompt_ids: Tokens, reference: Reference, number: int
 ) -> None:
-    assert run(shards(1), "paged", [prompt_ids[number]]) == [paged_whole[number]]
+    assert free_run(shards(1), "paged", [prompt_ids[number]], COUNT) == [reference("undrafted")[number][:COUNT]]
 
 
 def logits_by_prefill(chain: Chain, tokens: Sequence[int], chunks: Sequence[int], first: int) -> np.ndarray:
@@ -111,29 +74,28 @@ def chunks(length: int, size: int) -> list[int]:
     return cut
 
 
-def test_a_replay_continues_to_the_last_bit(shards: Shards, prompt_ids: Tokens, paged_whole: Tokens) -> None:
+def test_a_replay_continues_to_the_last_bit(shards: Shards, prompt_ids: Tokens, reference: Reference) -> None:
     """Replay after a lost worker is a prefill of prompt + accepted tokens, in chunks no larger than a step may be."""
-    tokens = prompt_ids[4] + paged_whole[4]
+    tokens = prompt_ids[4] + reference("undrafted")[4][:COUNT]
     length, first = len(tokens), len(prompt_ids[4]) + 60
     with Chain.open(shards(2), options("paged")) as chain:
         in_twos = logits_by_prefill(chain, tokens, chunks(length, 2), first)
-        for size in (16, 50, 64):
+        for size in (16, 50, STEP):
             assert np.array_equal(in_twos, logits_by_prefill(chain, tokens, chunks(length, size), first)), size
     assert in_twos.argmax(-1)[:-1].tolist() == tokens[first + 1 :]
 
 
 def test_paged_and_stateful_agree_up_to_near_ties(
-    shards: Shards, whole_model: tuple[Tokens, Tokens], capsys: pytest.CaptureFixture[str]
+    shards: Shards, prompt_ids: Tokens, reference: Reference, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Dynamic quantization off, KV in f32: teacher-forced over the whole model's own answers."""
-    ids, tokens = whole_model
     settings = {"dynamic_quantization": False}
-    worst, flips = 0.0, 0
+    worst, flips, answers = 0.0, 0, reference("genai")
     with (
         Chain.open(shards(1), options("paged", **settings)) as paged,
         Chain.open(shards(1), options("stateful", **settings)) as stateful,
     ):
-        for prompt, answer in zip(ids, tokens, strict=True):
+        for prompt, answer in zip(prompt_ids[: len(answers)], answers, strict=True):
             text = prompt + answer
             a, b = (logits_by_prefill(chain, text, [len(text)], len(prompt)) for chain in (paged, stateful))
             difference = np.abs(a - b).max(axis=-1)

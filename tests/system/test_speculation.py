@@ -5,29 +5,29 @@ each with its own source and number of drafts; the last prompts come alone, so t
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from engine.client.client import Client
-from engine.contract.manifest import load_manifest
 from engine.contract.prompt import FinalEvent
-from engine.decoder.tokenizer import load_tokenizer
 from engine.local.model import demo_draft
 from engine.local.pipeline import local_pipeline
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
-from stages.chain import Chain, generate
+from stages.chain import Chain, prefill
 from stages.settings import RunnerOptions
 from tests.conftest import Shards
 from tests.system.prompts import THIRTY
+from tests.system.references import LONG, Tokens
 
 pytestmark = [pytest.mark.model, pytest.mark.broker]
-TOKENS = 256
 ALONE = 3
+NEAR = 1e-3  # logits: ten times what rows of different length were measured apart (tests/stages/test_row_lengths.py)
 SETTINGS: tuple[dict[str, Any], ...] = (
     {"draft": "model", "draft_tokens": 1},
     {"draft": "model", "draft_tokens": 3},
@@ -49,13 +49,9 @@ def draft(shards: Shards) -> Path:
 
 
 @pytest.fixture(scope="module")
-def undrafted(shards: Shards) -> list[tuple[int, ...]]:
+def undrafted(reference: Callable[[str], Tokens]) -> list[tuple[int, ...]]:
     """Greedy tokens of thirty prompts without speculation, by the uncut model."""
-    manifest = load_manifest(shards(1))
-    tokenizer = load_tokenizer(shards(1), manifest)
-    prompts = [tokenizer.encode(prompt, special=True) for prompt in THIRTY]
-    with Chain.open(shards(1), RunnerOptions(kind="paged", threads=2, kv_bytes=1 << 30)) as chain:
-        return [tuple(answer) for answer in generate(chain, prompts, TOKENS, min_row_tokens=2)]
+    return [tuple(answer) for answer in reference("undrafted")]
 
 
 def ask(
@@ -89,12 +85,12 @@ def ask(
 def test_thirty_answers_of_256_tokens_are_the_same_with_and_without_drafts(
     shards: Shards, draft: Path, undrafted: list[tuple[int, ...]], tmp_path: Path
 ) -> None:
-    finals = ask(shards(2), draft, tmp_path, THIRTY, TOKENS)
+    finals = ask(shards(2), draft, tmp_path, THIRTY, LONG)
     wrong = [i for i, (final, ids) in enumerate(zip(finals, undrafted, strict=True)) if final.ids != ids]
     assert not wrong
     accepted = sum(final.usage.accepted_tokens for final in finals)
     assert accepted > 0.3 * sum(final.usage.completion_tokens for final in finals)
-    assert all(final.usage.completion_tokens == TOKENS for final in finals)
+    assert all(final.usage.completion_tokens == LONG for final in finals)
 
 
 @pytest.mark.parametrize("stages", [1, 3])
@@ -104,3 +100,43 @@ def test_the_number_of_stages_makes_no_difference_to_that(
     tokens = 64
     finals = ask(shards(stages), draft, tmp_path, THIRTY[:12], tokens)
     assert [final.ids for final in finals] == [ids[:tokens] for ids in undrafted[:12]]
+
+
+def test_stateful_stages_give_the_same_tokens_up_to_near_ties(
+    shards: Shards, draft: Path, prompt_ids: Tokens, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rejected drafts are masked out there. Where tokens part, the two best candidates are as close as the kernels."""
+    tokens, prompts = 96, THIRTY[:6]
+
+    async def main() -> tuple[list[FinalEvent], list[FinalEvent]]:
+        options = ("--runner", "stateful", "--threads", "1")
+        async with (
+            asyncio.timeout(300),
+            local_pipeline(
+                shards(2), tmp_path, print, stage_options=options, decoder_options=("--draft", str(draft))
+            ) as here,
+            connect(here.url, name="test") as transport,
+        ):
+            client = Client(transport, Subjects("default", here.slug))
+
+            async def all_with(**setting: Any) -> list[FinalEvent]:
+                asked = [client.complete(prompt=p, max_tokens=tokens, ignore_eos=True, **setting) for p in prompts]
+                return list(await asyncio.gather(*asked))
+
+            return await all_with(draft="none"), await all_with(draft="model", draft_tokens=3)
+
+    off, on = asyncio.run(main())
+    parted = [
+        (i, next(at for at in range(tokens) if a.ids[at] != b.ids[at]))
+        for i, (a, b) in enumerate(zip(off, on, strict=True))
+        if a.ids != b.ids
+    ]
+    with Chain.open(shards(1), RunnerOptions(kind="stateful", threads=1)) as chain:
+        for i, at in parted:
+            logits = prefill(chain, 0, [*prompt_ids[i], *off[i].ids[:at]])[0]
+            best = np.argsort(logits)[-2:]
+            assert {off[i].ids[at], on[i].ids[at]} == set(best.tolist())
+            assert logits[best[1]] - logits[best[0]] < NEAR
+    with capsys.disabled():
+        print(f"\nstateful with and without drafts: {len(parted)} of {len(prompts)} answers part at a near tie")
+    assert sum(final.usage.accepted_tokens for final in on) > tokens
