@@ -74,6 +74,20 @@ class StageHeartbeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """How much is drafted, and why."""
+
+    checked: int = 0  # drafts compared with the target's tokens, since start
+    accepted: int = 0  # of those
+    window: float = 0.0  # drafts per window, lately
+    gain: float = 1.0  # expected speed relative to no drafts, lately
+    step_ms: float = 0.0  # of a step, whatever is in it
+    step_token_ms: float = 0.0  # of each token in a step
+    draft_token_ms: float = 0.0  # of each drafted token, as far as the pipe waits for it
+    failures: int = 0  # times the draft model did not answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderHeartbeat:
     """What a decoder says of itself every second."""
 
@@ -93,7 +107,7 @@ class DecoderHeartbeat:
     replays: int  # epochs raised after the first
     tokens: int  # generated since start
     tokens_per_second: float  # over the last window
-    speculation: dict[str, float] = field(default_factory=dict[str, float])  # how much is drafted, and why
+    speculation: Speculation
 
 
 ControlMessage = Open | Opened | StageHeartbeat | DecoderHeartbeat
@@ -110,6 +124,8 @@ def from_json(kind: type[M], data: bytes) -> M:
     try:
         found: dict[str, Any] = orjson.loads(data)
         known = {f.name for f in fields(kind)}
+        if "speculation" in known:
+            found["speculation"] = Speculation(**found["speculation"])
         return kind(**{name: value for name, value in found.items() if name in known})
-    except (orjson.JSONDecodeError, TypeError, AttributeError) as error:
+    except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError) as error:
         raise FrameError(f"not a {kind.__name__}: {error}") from error

@@ -3,6 +3,7 @@
 from collections.abc import Sequence as Items
 from typing import Final, Literal
 
+from engine.contract.control import Speculation
 from engine.contract.drafts import MAX_DRAFT_TOKENS, Draft, DraftRequest
 from engine.decoder.batching import StepLimits
 from engine.decoder.cost import Average, StepCost
@@ -98,18 +99,19 @@ class DraftPlanner:
 
         return sequence.drafts.choose(source, seconds, room)
 
-    def figures(self) -> dict[str, float]:
-        """What is decided and why, for the decoder's heartbeat; milliseconds."""
+    def figures(self, failures: int) -> Speculation:
+        """What is decided and why, for the decoder's heartbeat."""
         step, token = self.cost.line()
-        return {
-            "drafts_checked": self.checked,
-            "drafts_accepted": self.accepted,
-            "draft_window": round(self.window.value, 2),
-            "draft_gain": round(self.gain.value, 3),
-            "step_ms": round(step * 1e3, 3),
-            "step_token_ms": round(token * 1e3, 3),
-            "draft_token_ms": round(self.draft_seconds.value * 1e3, 3),
-        }
+        return Speculation(
+            checked=self.checked,
+            accepted=self.accepted,
+            window=round(self.window.value, 2),
+            gain=round(self.gain.value, 3),
+            step_ms=round(step * 1e3, 3),
+            step_token_ms=round(token * 1e3, 3),
+            draft_token_ms=round(self.draft_seconds.value * 1e3, 3),
+            failures=failures,
+        )
 
     def take(self, sequence: Sequence, request: DraftRequest, draft: Draft) -> None:
         """The draft model's answer for one sequence, which may have moved on since."""

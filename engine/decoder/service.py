@@ -174,7 +174,7 @@ class DecoderService:
             replays=self.replays,
             tokens=self._rate.total,
             tokens_per_second=self._rate.per_second(now()),
-            speculation=self._core.speculation.figures(),
+            speculation=self._core.speculation.figures(self._drafting.failures),
         )
 
     async def _drain(

@@ -3,7 +3,7 @@
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from engine.contract.control import StageHeartbeat
+from engine.contract.control import Speculation, StageHeartbeat
 from engine.monitoring.depth import Depths
 
 
@@ -37,6 +37,16 @@ def _cells(worker: StageHeartbeat) -> list[str]:
     ]
 
 
+def _drafts(figures: Speculation) -> str:
+    if not figures.checked:
+        return "drafts   none so far"
+    return (
+        f"drafts   {figures.accepted / figures.checked:.0%} of {figures.checked} accepted, "
+        f"{figures.window:.1f} a window for {figures.gain:.2f} times the speed (expected): a step costs "
+        f"{figures.step_ms:.0f} ms and {figures.step_token_ms:.1f} a token, a draft {figures.draft_token_ms:.1f}"
+    )
+
+
 def _lines(depths: Depths) -> list[str]:
     lines: list[str] = []
     decoder = depths.decoder
@@ -49,6 +59,7 @@ def _lines(depths: Depths) -> list[str]:
             f"{decoder.free_blocks} of {decoder.blocks} blocks free, "
             f"{decoder.tokens_per_second:.1f} tokens/s, {decoder.replays} replays"
         )
+        lines.append(_drafts(decoder.speculation))
     prompts = depths.prompts
     if prompts is None:
         lines.append("prompts  the broker has no queue for them")

@@ -11,7 +11,7 @@ from engine.contract.manifest import load_manifest
 from engine.decoder.tokenizer import load_tokenizer
 from tests.conftest import Shards
 from tests.system.prompts import THIRTY
-from tests.system.references import COUNT, LONG, Tokens, free_run, genai_run
+from tests.system.references import COUNT, Tokens, free_run, genai_run
 
 References = dict[str, Future[Tokens]]
 
@@ -29,14 +29,14 @@ def references(shards: Shards, demo_model: Path, prompt_ids: Tokens) -> Generato
     ten = prompt_ids[:10]
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
         yield {
-            "undrafted": pool.submit(free_run, shards(1), "paged", prompt_ids, LONG),
             "genai": pool.submit(genai_run, demo_model, ten, COUNT),
             **{f"stateful {n}": pool.submit(free_run, shards(n), "stateful", ten, COUNT) for n in (1, 2, 3)},
+            "paged": pool.submit(free_run, shards(1), "paged", ten, COUNT),
         }
         pool.shutdown(cancel_futures=True)
 
 
 @pytest.fixture(scope="session")
 def reference(references: References) -> Callable[[str], Tokens]:
-    """Wait for one: "undrafted" (thirty prompts), "genai", "stateful 1" to "stateful 3" (ten)."""
+    """Wait for one: "genai", "paged", "stateful 1" to "stateful 3"; of the first ten prompts."""
     return lambda name: references[name].result()
