@@ -66,18 +66,26 @@ def draft(
     target: Annotated[Path, typer.Option(help="Folder written by split, of the model it guesses for.")],
     out: Annotated[Path, typer.Option(help="Folder to write.")],
     name: Annotated[str, typer.Option(help="Name of the draft.")] = "",
+    head_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Let its head score only that many frequent tokens, which is faster; 0: all. "
+            "By default all, unless SOURCE has a head_tokens.npy.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
 ) -> None:
     """Prepare SOURCE to draft tokens for the model in --target; refused when their tokens differ."""
-    _run(lambda: _draft(source, target, out, name, force))
+    _run(lambda: _draft(source, target, out, name, head_tokens, force))
 
 
-def _draft(source: Path, target: Path, out: Path, name: str, force: bool) -> None:
+def _draft(source: Path, target: Path, out: Path, name: str, head_tokens: int | None, force: bool) -> None:
     from export_tools.draft import DraftOptions, prepare_draft  # noqa: PLC0415  loads OpenVINO: not for --help
 
     say = Console(stderr=True).print
     say(f"reading {source}", highlight=False)
-    options = DraftOptions(target=target, out=out, name=name, force=force)
+    options = DraftOptions(target=target, out=out, name=name, head_tokens=head_tokens, force=force)
     manifest = prepare_draft(source, options, lambda line: say(line, highlight=False))
     print(f"{out}: {manifest.slug}, drafts for {target}")
 

@@ -116,7 +116,7 @@ def _manifest(
         slug=slug_of(name),
         source=str(source.path.resolve()),
         source_digest=source.digest,
-        split=hashlib.sha256("".join(f.sha256 for stage in stages for f in stage.files).encode()).hexdigest(),
+        split=split_digest(stages),
         layers=len(find_boundaries(whole).attention),
         hidden_size=_length(list(head.get_input_partial_shape(0))[-1], "hidden size"),
         vocabulary=_length(list(whole.output(0).get_partial_shape())[-1], "vocabulary"),
@@ -132,6 +132,11 @@ def _manifest(
         generation_defaults=source.generation_defaults,
         versions={"openvino": ov.__version__, "shardline": version("shardline")},
     )
+
+
+def split_digest(stages: tuple[StageManifest, ...]) -> str:
+    """What only workers of one split have in common."""
+    return hashlib.sha256("".join(f.sha256 for stage in stages for f in stage.files).encode()).hexdigest()
 
 
 def kv_bytes_per_token(model: ov.Model) -> int:

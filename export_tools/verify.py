@@ -11,10 +11,12 @@ import numpy as np
 
 from engine.contract.errors import ManifestError
 from engine.contract.manifest import Manifest, check_files, load_manifest
+from export_tools.narrow import narrow_stage
 from export_tools.passes.fusion import Fusion, read_fusion
 from export_tools.sources.open import open_source
 from export_tools.split import SplitOptions, split
 from stages.chain import Chain, generate, make_rows
+from stages.draft_load import read_head_tokens
 from stages.settings import RunnerOptions
 
 TEXTS: Final = (
@@ -57,12 +59,12 @@ def verify(folder: Path, options: RunnerOptions, against: Path | None) -> Report
         check_files(folder, stage.files)
     check_files(folder, manifest.tokenizer_files)
     with tempfile.TemporaryDirectory(prefix="shardline-verify-", ignore_cleanup_errors=True) as temporary:
-        whole = _whole(manifest, against, Path(temporary) / "whole")
+        whole = _whole(folder, manifest, against, Path(temporary) / "whole")
         return compare(folder, whole, manifest, options)
 
 
-def _whole(manifest: Manifest, against: Path | None, target: Path) -> Path:
-    """The source as a split of one stage."""
+def _whole(folder: Path, manifest: Manifest, against: Path | None, target: Path) -> Path:
+    """The source as a split of one stage; with a head as narrow as that of a draft."""
     source_path = against or Path(manifest.source)
     if not source_path.exists():
         raise ManifestError(f"the source {source_path} is not here: name it with --against")
@@ -70,7 +72,9 @@ def _whole(manifest: Manifest, against: Path | None, target: Path) -> Path:
         if source.digest != manifest.source_digest:
             raise ManifestError(f"{source_path} is not what this split was made from (sha256 differs)")
         options = SplitOptions(out=target, stages=1, name=manifest.name, beam_gather=manifest.beam_gather)
-        split(source, options, lambda _: None)
+        whole = split(source, options, lambda _: None)
+    if (head := read_head_tokens(folder, manifest.stages[0])) is not None:
+        narrow_stage(target, whole, head)
     return target
 
 

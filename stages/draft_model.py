@@ -42,14 +42,33 @@ class _Job:
         return self.end == len(self.request.tokens)
 
 
+class _Head:
+    """From logits to tokens: those that may be drafted."""
+
+    def __init__(self, tokens: npt.NDArray[np.int32] | None, vocabulary: int) -> None:
+        self._rows: slice | npt.NDArray[np.intp] = slice(vocabulary)
+        self._tokens = tokens
+        if tokens is not None:
+            shared = tokens < vocabulary
+            self._rows = slice(None) if shared.all() else np.flatnonzero(shared)
+            self._tokens = tokens[shared]
+
+    def likeliest(self, logits: npt.NDArray[Any]) -> list[int]:
+        """One token per line of logits."""
+        best = logits[:, self._rows].argmax(axis=-1)
+        return (best if self._tokens is None else self._tokens[best]).tolist()
+
+
 class DraftModel:
     """Not thread-safe: one call at a time."""
 
-    def __init__(self, runner: Runner, *, vocabulary: int) -> None:
+    def __init__(self, runner: Runner, *, vocabulary: int, head: npt.NDArray[np.int32] | None = None) -> None:
         """`runner`: the one stage of a paged draft. `vocabulary`: ids that draft and target share; no other is drafted.
 
-        Padded embedding rows make one of them larger.
+        Padded embedding rows make one of them larger. `head`: the token of each row of a narrow head, None: it is
+        whole; what the draft reads is not narrowed.
         """
+        self._head = _Head(head, vocabulary)
         self._runner, self._vocabulary, self._can = runner, vocabulary, runner.capabilities
         self._free: list[int] = []
         self._cache: dict[str, _Cached] = {}  # least recently used first
@@ -132,7 +151,7 @@ class DraftModel:
             blocks += cached.blocks[:used]
             flat += tokens
         logits: npt.NDArray[Any] = self._runner.infer(Rows(table, np.array(blocks, np.int32)), np.array(flat, np.int32))
-        return logits[:, : self._vocabulary].argmax(axis=-1).tolist()
+        return self._head.likeliest(logits)
 
 
 def _draft(job: _Job | None) -> Draft:

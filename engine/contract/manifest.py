@@ -11,6 +11,7 @@ from engine.contract.errors import ManifestError
 
 SCHEMA: Final = 1
 MANIFEST_NAME: Final = "manifest.json"
+HEAD_TOKENS: Final = "head_tokens.npy"  # int32 ids: beside a draft's shard, the token of each row of its head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

