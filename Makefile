@@ -51,6 +51,9 @@ test: check
 bench: $(DEV)
 	$(BIN)/python -m bench.parity
 	$(BIN)/python -m bench.pipeline
+	$(BIN)/python -m bench.rewind
+	$(BIN)/python -m bench.speculation
+	$(BIN)/python -m bench.wan
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
