@@ -12,7 +12,7 @@ from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
 from stages.config import parse_cores
 from stages.cores import pin_to
-from stages.draft_load import load_draft
+from stages.draft_load import check_draft, load_draft
 from stages.draft_service import DraftService
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -41,6 +41,7 @@ async def serve_draft(
     if cores:
         pin_to(parse_cores(cores))
     manifest = load_manifest(shards)
+    check_draft(draft, manifest)  # before waiting for a broker
     subjects = Subjects(deployment, manifest.slug)
     load = functools.partial(load_draft, draft, manifest, device=device, threads=threads)
     async with connect(nats, name="draft") as transport:

@@ -15,8 +15,8 @@ from stages.settings import MIB, RunnerOptions
 KV_BYTES: Final = 256 * MIB  # handed out by the system as it is used
 
 
-def load_draft(folder: Path, target: Manifest, *, device: str = "CPU", threads: int = 1) -> DraftModel:
-    """A draft for the model of `target`. Raises ManifestError, also when it was prepared for another; DeviceError."""
+def check_draft(folder: Path, target: Manifest) -> Manifest:
+    """The draft's manifest. Raises ManifestError when it is none, or was prepared for another model."""
     manifest = load_manifest(folder)
     if len(manifest.stages) != 1 or not manifest.drafts_for:
         raise ManifestError(f"{folder} is not a draft model: prepare one with 'shard-export draft'")
@@ -25,6 +25,12 @@ def load_draft(folder: Path, target: Manifest, *, device: str = "CPU", threads: 
             f"{folder} was prepared for a model with another tokenizer than {target.name}: "
             "run 'shard-export draft --target …' again with these shards"
         )
+    return manifest
+
+
+def load_draft(folder: Path, target: Manifest, *, device: str = "CPU", threads: int = 1) -> DraftModel:
+    """A draft for the model of `target`. Raises ManifestError, also when it was prepared for another; DeviceError."""
+    manifest = check_draft(folder, target)
     head = read_head_tokens(folder, check_shard(folder, manifest, 0))
     options = RunnerOptions(kind="paged", profile="fast", device=device, threads=threads, kv_bytes=KV_BYTES)
     runner = load_runner(folder, manifest, 0, options)
