@@ -13,6 +13,7 @@ from engine.decoder.intake import Intake
 from engine.decoder.outbox import Outbox
 from engine.decoder.sequence import Sequence
 from engine.decoder.ticket import Ticket
+from engine.transport.base import Job
 from engine.transport.subjects import Subjects
 
 MAX_IDLE_LOSSES = 5  # epochs lost in a row without one new token: the prompt itself is suspected
@@ -35,7 +36,7 @@ class Desk:
         self._core, self._admission, self._subjects = core, admission, subjects
         self._intake, self._outbox, self._places = intake, outbox, places
         self._tickets: dict[RequestId, Ticket] = {}
-        self._unsettled: asyncio.Queue[tuple[Ticket, PromptError | None]] = asyncio.Queue()  # bounded by places
+        self._unsettled: asyncio.Queue[tuple[Job, PromptError | None]] = asyncio.Queue()  # bounded by places
         self.work = asyncio.Event()  # something changed: look for steps again
         self.room = asyncio.Event()
         self.room.set()
@@ -54,12 +55,13 @@ class Desk:
     async def accept(self, ticket: Ticket, request: PromptRequest) -> None:
         """Open a request; a bad one is refused with its reason."""
         if ticket.id in self._tickets:
-            await self._refuse_twin(ticket)
+            reason = f"a request {ticket.id!r} is already being answered"
+            self.refuse(ticket, PromptError(ErrorCode.DUPLICATE_ID, reason))
             return
         self._tickets[ticket.id] = ticket  # before any await: ids stay unique
         self._idle.clear()
         if ticket.job:
-            self._intake.jobs[ticket.id] = ticket.job
+            self._intake.jobs[ticket.job.sequence] = ticket.job
         if self.places() <= 0:
             self.room.clear()
         try:
@@ -73,13 +75,6 @@ class Desk:
             return
         self._core.submit(sequence)
         self.work.set()
-
-    async def _refuse_twin(self, ticket: Ticket) -> None:
-        error = PromptError(ErrorCode.DUPLICATE_ID, f"a request {ticket.id!r} is already being answered")
-        if ticket.reply:  # only there: on the tokens subject it would end up among the events of the running one
-            self._outbox.put(ticket.reply, encode_event(ticket.failed(error, now())))
-        elif ticket.job:
-            await self._intake.settle(ticket.job, error)
 
     def _check_fit(self, sequence: Sequence) -> None:
         if not self._core.fits(sequence.limit):
@@ -143,7 +138,7 @@ class Desk:
         if self._tickets.get(ticket.id) is ticket:
             del self._tickets[ticket.id]
         if ticket.job:
-            self._unsettled.put_nowait((ticket, error))
+            self._unsettled.put_nowait((ticket.job, error))
         self.room.set()
         self.work.set()
         if not self._tickets:
@@ -152,11 +147,9 @@ class Desk:
     async def settle(self) -> None:
         """Settle durable prompts for ever, each only after its result is with the broker."""
         while True:
-            ticket, error = await self._unsettled.get()
+            job, error = await self._unsettled.get()
             await self._outbox.drained()
-            job = self._intake.jobs.pop(ticket.id, ticket.job)
-            if job is not None:
-                await self._intake.settle(job, error)
+            await self._intake.settle(job, error)
             self._unsettled.task_done()
 
     async def finished(self) -> None:

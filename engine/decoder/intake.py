@@ -44,7 +44,7 @@ class Intake:
     def __init__(self, transport: Transport, subjects: Subjects, *, max_deliveries: int) -> None:
         self._transport, self._subjects = transport, subjects
         self._max_deliveries = max_deliveries
-        self.jobs: dict[RequestId, Job] = {}  # durable prompts not yet settled
+        self.jobs: dict[int, Job] = {}  # durable prompts not yet settled, by their place in the stream
 
     async def from_queue(self, queue: WorkQueue, desk: Reception) -> None:
         """Pull durable prompts for ever."""
@@ -69,9 +69,8 @@ class Intake:
         except PromptError as error:
             desk.refuse(ticket, error)
             return
-        running = self.jobs.get(ticket.id)
-        if running is not None and running.sequence == job.sequence:
-            self.jobs[ticket.id] = job  # redelivered while we work on it: settle the newer delivery
+        if job.sequence in self.jobs:
+            self.jobs[job.sequence] = job  # redelivered while we work on it: settle the newer delivery
             return
         await desk.accept(ticket, request)
 
@@ -98,6 +97,7 @@ class Intake:
 
     async def settle(self, job: Job, error: PromptError | None) -> None:
         """The result is out: remove the durable prompt, or bury it when it failed."""
+        job = self.jobs.pop(job.sequence, job)
         await _try(job.done() if error is None else job.bury(f"{error.code}: {error}"))
 
     async def give_back(self) -> None:

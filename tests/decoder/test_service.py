@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+import orjson
 import pytest
 
 from engine.contract.messages import Step, StepResult
@@ -63,12 +64,15 @@ def test_events_are_numbered_and_add_up_to_the_final_one() -> None:
 
 def test_a_wrong_prompt_with_the_id_of_a_running_one_does_not_disturb_its_answer() -> None:
     async def test(here: Pipeline) -> None:
-        events = here.client.generate(prompt="why", id="mine", max_tokens=12)
-        first = await anext(events)
-        await here.transport.publish(SUBJECTS.prompt, b'{"id": "mine", "prompt": "why", "nonsense": 1}')
-        found = [first] + [event async for event in events]
+        async with here.transport.subscribe(SUBJECTS.dead) as dead:
+            events = here.client.generate(prompt="why", id="mine", max_tokens=100)
+            found = [await anext(events)]
+            await here.transport.publish(SUBJECTS.prompt, b'{"id": "mine", "prompt": "why", "nonsense": 1}')
+            buried = await dead.get()
+            found += [event async for event in events]
+        assert orjson.loads(buried.data)["sequence"] == 2  # the wrong one, not the one that runs
         assert isinstance(found[-1], FinalEvent)
-        assert (found[-1].text, found[-1].finish_reason) == (answer_to("why", 12), "length")
+        assert (found[-1].text, found[-1].finish_reason) == (answer_to("why", 100), "length")
 
     run(test)
 
