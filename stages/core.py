@@ -2,21 +2,25 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from engine.contract.control import Open, Opened
 from engine.contract.errors import DeviceError, ErrorCode, FrameError, StepError
 from engine.contract.ids import Epoch, StepNumber
 from engine.contract.messages import Frame, Step, StepFailed, StepResult
+from engine.contract.side import RowSide
 from engine.transport.subjects import Subjects
 from engine.wire.frame import decode, encode
 from stages.gate import Gate, Route
 from stages.identity import Identity
 from stages.runner import Runner
-from stages.sampling import greedy
+from stages.sampling import Chosen, Sampler, greedy
+from stages.wishes import check_wishes, read_sides
 
 log = logging.getLogger("shardline.stage")
 
@@ -38,6 +42,7 @@ class StageCore:
     def __init__(self, identity: Identity, runner: Runner, subjects: Subjects) -> None:
         self._identity, self._runner, self._subjects = identity, runner, subjects
         self._gate = Gate(identity.incarnation, last=identity.last)
+        self._sampler: Sampler | None = None  # made when the head's width is known
         self._newest = 0
         self.refused = 0  # frames, dropped ones included; safe to read from any thread
 
@@ -63,8 +68,11 @@ class StageCore:
             self._runner.reset()
         return opened
 
-    def handle(self, data: bytes, reply: str = "") -> Outgoing | None:
-        """Compute a step or refuse it; None: nobody to tell. `reply`: where the sender of this frame wants failures."""
+    def handle(self, data: bytes, reply: str = "", sides: Sequence[bytes] = ()) -> Outgoing | None:
+        """Compute a step or refuse it; None: nobody to tell.
+
+        `reply`: where the sender of this frame wants failures. `sides`: the frames that came for it alone.
+        """
         try:
             frame = decode(data)
             if not isinstance(frame, Step):
@@ -76,7 +84,7 @@ class StageCore:
             if frame.epoch < self._newest:
                 raise StepError(ErrorCode.STALE_EPOCH, f"epoch {self._newest} is being opened")
             route = self._gate.admit(frame)
-            subject, result, onward = self._compute(frame, route)
+            subject, result, onward = self._compute(frame, route, sides)
         except StepError as error:
             return self._refuse(frame, error, reply)
         except DeviceError as error:
@@ -85,21 +93,26 @@ class StageCore:
             subject=subject, data=encode(result), reply=onward, computed=True, seconds=time.monotonic() - began
         )
 
-    def _compute(self, step: Step, route: Route) -> tuple[str, Frame, str]:
+    def _compute(self, step: Step, route: Route, sides: Sequence[bytes]) -> tuple[str, Frame, str]:
         try:
+            wishes = read_sides(step, sides, self._identity.incarnation) if self._identity.last else ()
             value = self._runner.infer(step.rows, step.value)
-            return self._result(step, route, value)
+            return self._result(step, route, value, wishes)
         except (StepError, DeviceError):
             self._gate.close_epoch()
             raise
 
-    def _result(self, step: Step, route: Route, value: npt.NDArray[Any]) -> tuple[str, Frame, str]:
+    def _result(
+        self, step: Step, route: Route, value: npt.NDArray[Any], wishes: Sequence[RowSide]
+    ) -> tuple[str, Frame, str]:
         if self._identity.last:
+            chosen = self._choose(step, value, wishes)
             result = StepResult(
                 epoch=step.epoch,
                 number=step.number,
                 incarnation=self._identity.incarnation,
-                tokens=greedy(value),
+                tokens=chosen.tokens,
+                logprobs=chosen.logprobs,
             )
             return route.done, result, ""
         onward = Step(
@@ -109,9 +122,18 @@ class StageCore:
             rows=step.rows,
             value=value,
             extra=step.extra,
+            sides=step.sides,
         )
         place = (self._identity.stage, self._identity.incarnation)
         return route.next_subject, onward, self._subjects.stage_gone(*place, step.epoch)
+
+    def _choose(self, step: Step, logits: npt.NDArray[Any], wishes: Sequence[RowSide]) -> Chosen:
+        if not wishes:
+            return Chosen(greedy(logits), [])
+        if self._sampler is None:
+            self._sampler = Sampler(np.arange(logits.shape[-1], dtype=np.int32))
+        check_wishes(wishes, logits.shape[-1])
+        return self._sampler.choose(logits, step.rows.picked_counts, wishes)
 
     def _refuse(self, step: Step, error: StepError, reply: str) -> Outgoing | None:
         self.refused += 1

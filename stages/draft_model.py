@@ -15,7 +15,9 @@ import numpy.typing as npt
 from engine.contract.drafts import Draft, DraftRequest, common_prefix
 from engine.contract.errors import DeviceError
 from engine.contract.messages import ROW_COLUMNS, Rows
+from engine.contract.sampling import Sampling
 from stages.runner import Runner
+from stages.sampling import Sampler
 
 CHUNK: Final = 64  # prompt tokens per call while others wait for their drafts
 LONG_CHUNK: Final = 256  # and while nobody does
@@ -52,10 +54,15 @@ class _Head:
             shared = tokens < vocabulary
             self._rows = slice(None) if shared.all() else np.flatnonzero(shared)
             self._tokens = tokens[shared]
+        self._sampler = Sampler(np.arange(vocabulary) if self._tokens is None else self._tokens)
 
-    def likeliest(self, logits: npt.NDArray[Any]) -> list[int]:
-        """One token per line of logits."""
-        best = logits[:, self._rows].argmax(axis=-1)
+    def choose(self, logits: npt.NDArray[Any], wanted: Sequence[tuple[Sampling, int]]) -> list[int]:
+        """One token per line of logits; `wanted`: how each is chosen, and its position in the sequence."""
+        lines = logits[:, self._rows]
+        best = lines.argmax(axis=-1)
+        for i, (how, position) in enumerate(wanted):
+            if how.temperature:
+                best[i] = self._sampler.draw(lines[i], how, position)
         return (best if self._tokens is None else self._tokens[best]).tolist()
 
 
@@ -129,29 +136,35 @@ class DraftModel:
         if not jobs:
             return []
         ready = [job for job in jobs if job.whole and job.request.count]
-        rows = [(job.cached, job.start, job.request.tokens[job.start : job.end], job in ready) for job in jobs]
+        rows = [
+            (job.cached, job.start, job.request.tokens[job.start : job.end], job.request.how if job in ready else None)
+            for job in jobs
+        ]
         for job, token in zip(ready, self._infer(rows), strict=True):
             job.drafts.append(token)
         return ready
 
     def _extend(self, jobs: list[_Job]) -> None:
-        rows = [(job.cached, len(job.cached.tokens), (job.drafts[-1],), True) for job in jobs]
+        rows = [(job.cached, len(job.cached.tokens), (job.drafts[-1],), job.request.how) for job in jobs]
         for job, token in zip(jobs, self._infer(rows), strict=True):
             job.cached.tokens += (job.drafts[-1],)
             job.drafts.append(token)
 
-    def _infer(self, rows: Sequence[tuple[_Cached, int, Sequence[int], bool]]) -> list[int]:
-        """The likeliest next token of every row that wants one. Rows: cache, start, tokens, wanted."""
+    def _infer(self, rows: Sequence[tuple[_Cached, int, Sequence[int], Sampling | None]]) -> list[int]:
+        """The next token of every row that wants one. Rows: cache, start, tokens, and how it is chosen."""
         table = np.zeros((len(rows), ROW_COLUMNS), np.int32)
         blocks: list[int] = []
         flat: list[int] = []
-        for line, (cached, start, tokens, wanted) in zip(table, rows, strict=True):
+        for line, (cached, start, tokens, how) in zip(table, rows, strict=True):
+            wanted = how is not None
             used = -(-(start + len(tokens)) // self._can.block_size)
             line[:] = (start, len(tokens), 0, len(tokens) - 1 if wanted else 0, wanted, used)
             blocks += cached.blocks[:used]
             flat += tokens
         logits: npt.NDArray[Any] = self._runner.infer(Rows(table, np.array(blocks, np.int32)), np.array(flat, np.int32))
-        return self._head.likeliest(logits)
+        return self._head.choose(
+            logits, [(how, start + len(tokens)) for _, start, tokens, how in rows if how is not None]
+        )
 
 
 def _draft(job: _Job | None) -> Draft:

@@ -15,6 +15,7 @@ from engine.contract.drafts import (
     encode_drafts,
 )
 from engine.contract.errors import BrokerError, DeviceError, FrameError
+from engine.contract.sampling import expand_sampling
 from engine.transport.base import Inbox, Transport
 from engine.transport.subjects import Subjects
 from stages.draft_model import DraftModel
@@ -35,7 +36,7 @@ class DraftDesk:
         remote = decode_draft_requests(data)
         known = [self._restore(request) for request in remote]
         asked = [
-            DraftRequest(request.key, tokens, request.count)
+            DraftRequest(request.key, tokens, request.count, expand_sampling(request.how))
             for request, tokens in zip(remote, known, strict=True)
             if tokens
         ]

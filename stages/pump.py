@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import time
+from collections import deque
 from concurrent.futures import Executor
 from typing import Final
 
 from engine.contract.errors import BrokerError, ErrorCode
-from engine.transport.base import Inbox, Incoming, Transport
+from engine.transport.base import Inbox, Transport
 from stages.core import Outgoing, StageCore
+from stages.joining import Joined, Joining
 from stages.load import Load
 
 AHEAD: Final = 2  # steps handed to the thread: the one it computes and the one it takes up without asking us
@@ -20,8 +22,11 @@ class Pump:
 
     def __init__(self, transport: Transport, core: StageCore, thread: Executor, load: Load) -> None:
         self._transport, self._core, self._thread, self._load = transport, core, thread, load
+        self._joining = Joining()
         self._room = asyncio.Semaphore(AHEAD)
         self._handed: asyncio.Queue[asyncio.Future[Outgoing | None]] = asyncio.Queue(AHEAD)
+        self._joining = Joining()
+        self._joined: deque[Joined] = deque()
         self._unfinished = 0
 
     @property
@@ -34,22 +39,30 @@ class Pump:
         while True:
             await self._room.acquire()
             try:
-                message = await inbox.get()
+                joined = await self._next(inbox)
             except asyncio.CancelledError:
                 self._room.release()
                 raise
-            self._hand(message)
+            self._hand(joined)
+
+    async def _next(self, inbox: Inbox) -> Joined:
+        while not self._joined:
+            self._joined.extend(self._joining.add(await inbox.get()))
+        return self._joined.popleft()
 
     async def finish(self, inbox: Inbox) -> None:
         """What has arrived goes through; returns when its results are published. `feed` must have ended."""
         while (message := inbox.take()) is not None:
+            self._joined.extend(self._joining.add(message))
+        self._joined.extend(self._joining.rest())
+        while self._joined:
             await self._room.acquire()
-            self._hand(message)
+            self._hand(self._joined.popleft())
         await self._handed.join()
 
-    def _hand(self, message: Incoming) -> None:
+    def _hand(self, joined: Joined) -> None:
         loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._thread, self._core.handle, message.data, message.reply)
+        future = loop.run_in_executor(self._thread, self._core.handle, joined.data, joined.reply, joined.sides)
         self._handed.put_nowait(future)
         self._unfinished += 1
 

@@ -27,7 +27,7 @@ from stages.pump import Pump
 from stages.rivals import misfit, rival
 
 LISTEN_SECONDS: Final = 1.5 * HEARTBEAT_SECONDS  # nobody who is alive stays silent that long
-INBOX_STEPS: Final = 64  # more than any decoder keeps in flight; beyond it steps are lost and show as a gap
+INBOX_FRAMES: Final = 256  # steps and their sides, more than any decoder keeps in flight; what is lost shows as a gap
 log = logging.getLogger("shardline.stage")
 
 
@@ -87,7 +87,7 @@ class StageWorker:
         pump = Pump(self._transport, core, thread, self._load)
         place = (self._identity.stage, self._identity.incarnation)
         async with (
-            self._transport.subscribe(self._subjects.stage(*place), limit=INBOX_STEPS) as steps,
+            self._transport.subscribe(self._subjects.stage(*place), limit=INBOX_FRAMES) as steps,
             self._transport.subscribe(self._subjects.stage_control(*place)) as control,
             self._transport.subscribe(self._subjects.stage_gone(*place, "*")) as gone,
             asyncio.TaskGroup() as tasks,

@@ -1,12 +1,13 @@
 """What the decoder asks of a draft model, and what it gets."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 import orjson
 
 from engine.contract.errors import FrameError
+from engine.contract.sampling import GREEDY, Sampling, expand_sampling
 
 DraftModelState = Literal["ready", "behind", "impossible"]
 """behind: still reading a long prompt; impossible: the sequence is beyond the model's context or vocabulary."""
@@ -21,6 +22,7 @@ class DraftRequest:
     key: str  # the same for every request of a sequence: the draft model keeps a cache by it
     tokens: tuple[int, ...]  # the whole sequence, drafts in flight included
     count: int  # tokens wanted; 0: only take in the tokens
+    how: Sampling = GREEDY  # drafted with the target's noise a sample is the target's as often as can be (D5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class RemoteDraftRequest:
     base: int  # tokens of this key that were sent before and still hold
     tokens: list[int]  # what follows them
     count: int
+    how: dict[str, Any] = field(default_factory=dict[str, Any])  # Sampling.compact
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ def decode_draft_requests(data: bytes) -> list[RemoteDraftRequest]:
         requests = [RemoteDraftRequest(**fields) for fields in found]
         for request in requests:
             _check_counts([request.base, request.count, *request.tokens])
+            expand_sampling(request.how)
     except (orjson.JSONDecodeError, TypeError) as error:
         raise FrameError(f"not a list of draft requests: {error}") from error
     return requests

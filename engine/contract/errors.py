@@ -41,6 +41,7 @@ class ErrorCode(StrEnum):
     INVALID_ROWS = "invalid_rows"
     DEVICE_FAILED = "device_failed"
     NEXT_STAGE_GONE = "next_stage_gone"
+    SIDE_MISSING = "side_missing"
 
 
 class ShardlineError(Exception):

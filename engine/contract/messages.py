@@ -3,7 +3,7 @@
 A *step* is one pass of several *rows* through all stages; a row is the tokens of one sequence in that step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from engine.contract.errors import ErrorCode
 from engine.contract.ids import Epoch, Incarnation, StageIndex, StepNumber
+from engine.contract.side import Logprobs, RowSide
 
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
@@ -91,6 +92,17 @@ class Step:
     value: IntArray | FloatArray
     """Token ids, int32 (tokens,), into stage 0; hidden states, float32 (tokens, hidden), into the others."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])  # rare fields only
+    sides: int = 0  # StepSides that the last stage needs for it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepSide:
+    """What only the last stage needs of a step: goes straight there, on its step subject, ahead of the step."""
+
+    epoch: Epoch
+    number: StepNumber  # of the step
+    incarnation: Incarnation  # of the last stage's worker
+    rows: tuple[RowSide, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -102,7 +114,7 @@ class StepResult:
     incarnation: Incarnation  # of the last stage's worker
     tokens: IntArray
     """int32 (sum of picked counts,): the next token after each picked position."""
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    logprobs: Sequence[Logprobs | None] = ()  # per picked position; empty when no row wants any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,4 +129,4 @@ class StepFailed:
     message: str
 
 
-Frame = Step | StepResult | StepFailed
+Frame = Step | StepSide | StepResult | StepFailed

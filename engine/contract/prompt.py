@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 import orjson
@@ -10,11 +10,13 @@ import orjson
 from engine.contract.drafts import MAX_DRAFT_TOKENS
 from engine.contract.errors import ErrorCode, PromptError
 from engine.contract.ids import RequestId
+from engine.contract.sampling import SAMPLING_READERS, sampling_from
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 DraftSource = Literal["auto", "model", "lookup", "none"]
 DRAFT_SOURCES: Final[tuple[DraftSource, ...]] = ("auto", "model", "lookup", "none")
 MAX_ID_LENGTH: Final = 64
+MAX_CHOICES: Final = 16
 MAX_STOP_STRINGS: Final = 16
 MAX_STOP_LENGTH: Final = 256  # characters: text is held back for as long as a stop string could still begin
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -32,6 +34,8 @@ class PromptRequest:
     ignore_eos: bool = False
     draft: DraftSource = "auto"  # where drafts come from; what is not there is passed over
     draft_tokens: int | None = None  # per window; None: as many as pay
+    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])  # fields of engine.contract.sampling, checked
+    n: int = 1  # answers
 
 
 def parse_prompt(data: bytes) -> PromptRequest:
@@ -65,13 +69,16 @@ def peek_id(data: bytes) -> RequestId | None:
 
 def prompt_from_fields(fields: Mapping[str, Any]) -> PromptRequest:
     """Validate the fields of a prompt. Raises PromptError naming the field."""
-    unknown = sorted(set(fields) - set(_READERS))
+    readers: dict[str, Any] = {**_READERS, **SAMPLING_READERS}
+    unknown = sorted(set(fields) - set(readers))
     if unknown:
         raise PromptError(
             ErrorCode.UNKNOWN_FIELD,
-            f"unknown field {unknown[0]!r}; known are {', '.join(sorted(_READERS))}",
+            f"unknown field {unknown[0]!r}; known are {', '.join(sorted(readers))}",
         )
-    values = {name: _READERS[name](name, value) for name, value in fields.items() if value is not None}
+    values: dict[str, Any] = {name: readers[name](name, value) for name, value in fields.items() if value is not None}
+    values["sampling"] = {name: values.pop(name) for name in SAMPLING_READERS if name in values}
+    sampling_from(values["sampling"], 0)
     if ("prompt" in values) == ("messages" in values):
         raise PromptError(ErrorCode.INVALID_PROMPT, "exactly one of 'prompt' and 'messages' is needed")
     return PromptRequest(**values)
@@ -131,6 +138,12 @@ def _draft_tokens(name: str, value: object) -> int:
     return value
 
 
+def _choices(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_CHOICES:
+        raise _wrong(name, f"a whole number from 1 to {MAX_CHOICES}")
+    return value
+
+
 def _stop(name: str, value: Any) -> tuple[str, ...]:
     texts: list[Any] = [value] if isinstance(value, str) else value
     if (
@@ -151,6 +164,7 @@ _READERS: Final[dict[str, Any]] = {
     "ignore_eos": _flag,
     "draft": _draft,
     "draft_tokens": _draft_tokens,
+    "n": _choices,
 }
 
 
@@ -180,6 +194,25 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """How likely the model itself found a token: natural logarithms, before temperature, penalties and grammar."""
+
+    id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()  # likeliest tokens and theirs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One of several answers to a prompt."""
+
+    text: str
+    ids: tuple[int, ...]
+    finish_reason: FinishReason
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenEvent:
     """Some more of an answer. `seq` counts from 0 without gaps, the final event included."""
 
@@ -187,11 +220,13 @@ class TokenEvent:
     seq: int
     text: str
     ids: tuple[int, ...]
+    index: int = 0  # of the choice, when several were asked for
+    logprobs: tuple[TokenLogprob, ...] = ()  # of each id, when asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalEvent:
-    """The end of an answer: the whole text and all ids, or an error."""
+    """The end of an answer: the whole text and all ids, or an error. With `n` > 1 those of the first choice."""
 
     request: RequestId
     seq: int
@@ -201,6 +236,8 @@ class FinalEvent:
     usage: Usage
     timings: Timings
     error: Mapping[str, str] | None = None  # code and message
+    logprobs: tuple[TokenLogprob, ...] = ()
+    choices: tuple[Choice, ...] = ()  # all of them, when several were asked for
 
 
 Event = TokenEvent | FinalEvent
@@ -211,16 +248,30 @@ def encode_event(event: Event) -> bytes:
     fields = asdict(event)
     if isinstance(event, FinalEvent):
         fields["final"] = True
-        if event.error is None:
-            del fields["error"]
+    for name in ("error", "logprobs", "choices", "index"):
+        if not fields.get(name, True):
+            del fields[name]
     return orjson.dumps(fields)
 
 
 def decode_event(data: bytes) -> Event:
     """Read an event; raises KeyError, TypeError or JSONDecodeError on anything else."""
     fields: dict[str, Any] = orjson.loads(data)
-    fields["ids"] = tuple(fields["ids"])
+    _restore(fields)
     if not fields.pop("final", False):
         return TokenEvent(**fields)
+    if "choices" in fields:
+        fields["choices"] = tuple(Choice(**_restore(choice)) for choice in fields["choices"])
     fields["usage"], fields["timings"] = Usage(**fields["usage"]), Timings(**fields["timings"])
     return FinalEvent(**fields)
+
+
+def _restore(fields: dict[str, Any]) -> dict[str, Any]:
+    """Tuples where JSON has lists."""
+    fields["ids"] = tuple(fields["ids"])
+    if "logprobs" in fields:
+        fields["logprobs"] = tuple(
+            TokenLogprob(id=one["id"], logprob=one["logprob"], top=tuple((i, p) for i, p in one["top"]))
+            for one in fields["logprobs"]
+        )
+    return fields

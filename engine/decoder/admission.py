@@ -1,14 +1,16 @@
 """From a prompt's bytes to a sequence, or to the reason why not. No I/O."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.contract.errors import ErrorCode, PromptError
 from engine.contract.ids import RequestId
 from engine.contract.manifest import Manifest
+from engine.contract.noise import mix, seed_of
 from engine.contract.prompt import PromptRequest
+from engine.contract.sampling import Sampling, sampling_from
 from engine.decoder.answer import Answer, EndRules
-from engine.decoder.sequence import Sequence
+from engine.decoder.sequence import Sequence, choice_id
 from engine.decoder.speculation import DraftState
 from engine.decoder.tokenizer import Tokenizer
 
@@ -23,9 +25,30 @@ class Admission:
     sources: tuple[str, ...] = ("lookup",)  # of drafts that this decoder has, in order of preference
     draft_tokens: int | None = None  # per window, where a request does not say; None: as many as pay
 
-    def sequence(self, request: PromptRequest, request_id: RequestId, arrived: float) -> Sequence:
-        """Tokenize and check. Raises PromptError. Slow for long prompts: not for the event loop."""
+    def choices(self, request: PromptRequest, request_id: RequestId, arrived: float) -> list[Sequence]:
+        """Tokenize and check: one sequence per answer. Raises PromptError. Slow: not for the event loop."""
         tokens = self._tokenize(request)
+        sampling = self._sampling(request, request_id)
+        return [self._sequence(request, request_id, arrived, list(tokens), sampling, i) for i in range(request.n)]
+
+    def _sampling(self, request: PromptRequest, request_id: RequestId) -> Sampling:
+        sampling = sampling_from(request.sampling, seed_of(request_id))
+        if sampling.logit_bias and (most := max(sampling.logit_bias)) >= self.manifest.vocabulary:
+            raise PromptError(
+                ErrorCode.INVALID_PROMPT,
+                f"'logit_bias' names token {most}; this model has {self.manifest.vocabulary} tokens",
+            )
+        return sampling
+
+    def _sequence(
+        self,
+        request: PromptRequest,
+        request_id: RequestId,
+        arrived: float,
+        tokens: list[int],
+        sampling: Sampling,
+        choice: int,
+    ) -> Sequence:
         context = self.manifest.context_length
         if len(tokens) >= context:
             raise PromptError(
@@ -45,12 +68,14 @@ class Admission:
             stop=request.stop,
         )
         sequence = Sequence(
-            id=request_id,
+            id=choice_id(request_id, choice),
             tokens=tokens,
             prompt_length=len(tokens),
             limit=len(tokens) + max_tokens,
             answer=Answer(rules, self.tokenizer.stream()),
             arrived=arrived,
+            choice=choice,
+            sampling=replace(sampling, seed=mix(sampling.seed + choice)) if choice else sampling,
             drafts=self._drafts(request),
         )
         if "lookup" in sequence.drafts.sources:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.contract.prompt import FinishReason
+from engine.contract.prompt import FinishReason, TokenLogprob
+from engine.contract.side import Logprobs
 from engine.decoder.stopping import StopStrings
 from engine.decoder.tokenizer import TextStream
 
@@ -24,6 +25,7 @@ class Delta:
     text: str
     ids: tuple[int, ...]
     finish: FinishReason | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()  # of each id, or none at all
 
 
 @dataclass(slots=True)
@@ -36,6 +38,7 @@ class Answer:
     rules: EndRules
     stream: TextStream
     ids: list[int] = field(default_factory=list[int])
+    logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     text: str = ""
     finish: FinishReason | None = None
     _stops: StopStrings = field(init=False)
@@ -43,8 +46,8 @@ class Answer:
     def __post_init__(self) -> None:
         self._stops = StopStrings(self.rules.stop)
 
-    def accept(self, tokens: Sequence[int]) -> Delta:
-        """Take tokens until one ends the answer; the rest is dropped."""
+    def accept(self, tokens: Sequence[int], known: Sequence[Logprobs | None] = ()) -> Delta:
+        """Take tokens until one ends the answer; the rest is dropped. `known` of them: what the last stage said."""
         before, text = len(self.ids), ""
         for token in tokens:
             if self.finish:
@@ -52,7 +55,10 @@ class Answer:
             self.ids.append(token)
             text += self._shown_by(token)
         self.text += text
-        return Delta(text, tuple(self.ids[before:]), self.finish)
+        ids = tuple(self.ids[before:])
+        logprobs = tuple(token_logprob(token, one) for token, one in zip(ids, known, strict=False) if one is not None)
+        self.logprobs += logprobs
+        return Delta(text, ids, self.finish, logprobs)
 
     def _shown_by(self, token: int) -> str:
         if token in self.rules.eos_ids:
@@ -76,3 +82,8 @@ class Answer:
         self.text += text
         self.finish = reason
         return Delta(text, (), reason)
+
+
+def token_logprob(token: int, known: Logprobs) -> TokenLogprob:
+    """As clients see it."""
+    return TokenLogprob(id=token, logprob=known.token, top=tuple(zip(known.top_ids, known.top, strict=True)))

@@ -15,11 +15,13 @@ import numpy as np
 from engine.contract.drafts import Draft, DraftRequest
 from engine.contract.ids import RequestId, StepNumber
 from engine.contract.messages import ROW_COLUMNS, IntArray, Rows
+from engine.contract.side import Logprobs, RowSide
 from engine.decoder.answer import Delta
 from engine.decoder.batching import RowPlan, StepLimits, plan_step
 from engine.decoder.blocks import BlockPool, blocks_for
 from engine.decoder.drafting import DraftModelAccess, DraftPlanner
 from engine.decoder.sequence import Sequence
+from engine.decoder.sides import build_sides
 from engine.decoder.verification import verify
 
 
@@ -39,6 +41,7 @@ class PlannedStep:
     number: StepNumber
     rows: Rows
     tokens: IntArray  # int32 (tokens of all rows,)
+    sides: tuple[tuple[RowSide, ...], ...] = ()  # for the last stage, one group per frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +80,6 @@ class DecoderCore:
     def submit(self, sequence: Sequence) -> None:
         """Queue a request behind those already waiting."""
         self.waiting.append(sequence)
-
-    def find(self, request: RequestId) -> Sequence | None:
-        """The waiting or running sequence of that request."""
-        return next((s for s in (*self.running, *self.waiting) if s.id == request), None)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence (finished, cancelled, failed). Steps in flight for it are ignored when they return."""
@@ -131,7 +130,9 @@ class DecoderCore:
             return None
         number = self._next_number
         self._next_number = StepNumber(number + 1)
-        step = PlannedStep(number, build_rows(plans, capacity.limits.block_size), build_tokens(plans))
+        limits = capacity.limits
+        rows, sides = build_rows(plans, limits.block_size), build_sides(plans, limits.max_bytes)
+        step = PlannedStep(number, rows, build_tokens(plans), sides)
         for plan in plans:
             self._sent(plan, number)
         self.flights[number] = Flight(plans, now, len(step.tokens))
@@ -177,25 +178,27 @@ class DecoderCore:
             sequence.admitted = sequence.admitted or now
             self.running.append(sequence)
 
-    def result(self, number: StepNumber, tokens: IntArray, now: float) -> list[Progress]:
-        """Accept a step's tokens, int32 (picked positions,).
+    def result(
+        self, number: StepNumber, tokens: IntArray, now: float, logprobs: Items[Logprobs | None] = ()
+    ) -> list[Progress]:
+        """Accept a step's tokens, int32 (picked positions,); `logprobs` of as many positions, or none at all.
 
         Raises KeyError for a step that is not in flight, ValueError for a wrong number of tokens.
         """
         flight = self.flights.pop(number)
-        if len(tokens) != sum(plan.picked for plan in flight.plans):
+        if len(tokens) != sum(plan.picked for plan in flight.plans) or len(logprobs) not in (0, len(tokens)):
             raise ValueError(f"step {number} brought {len(tokens)} tokens")
         self.speculation.observe_step(flight.tokens, now - max(flight.sent, self._last_result))
         self._last_result = now
         progress: list[Progress] = []
         found, at = tokens.tolist(), 0
         for plan in flight.plans:
-            target, at = found[at : at + plan.picked], at + plan.picked
+            target, known, at = found[at : at + plan.picked], logprobs[at : at + plan.picked], at + plan.picked
             sequence = plan.sequence
             if not target or sequence.slot < 0 or plan.branch != sequence.branch:
                 continue  # a prompt chunk; removed meanwhile; behind a draft that failed
             verdict = verify(sequence.tail, target)
-            delta = sequence.answer.accept(verdict.tokens)
+            delta = sequence.answer.accept(verdict.tokens, known)
             self.speculation.count(*sequence.take(verdict, delta))
             sequence.first_token = sequence.first_token or now
             if delta.finish:

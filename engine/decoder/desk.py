@@ -65,15 +65,17 @@ class Desk:
         if self.places() <= 0:
             self.room.clear()
         try:
-            sequence = await asyncio.to_thread(self._admission.sequence, request, ticket.id, ticket.arrived)
-            self._check_fit(sequence)
+            choices = await asyncio.to_thread(self._admission.choices, request, ticket.id, ticket.arrived)
+            self._check_fit(choices[0])
         except PromptError as error:
             self.refuse(ticket, error)
             return
+        ticket.choices = choices
         if ticket.cancelled:
-            self._end(sequence)
+            self._end(ticket)
             return
-        self._core.submit(sequence)
+        for sequence in choices:
+            self._core.submit(sequence)
         self.work.set()
 
     def _check_fit(self, sequence: Sequence) -> None:
@@ -84,30 +86,35 @@ class Desk:
                 "lower 'max_tokens' or start the stages with a larger --kv-memory",
             )
 
-    def refuse(self, ticket: Ticket, error: PromptError, sequence: Sequence | None = None) -> None:
-        """End a request with an error event."""
+    def refuse(self, ticket: Ticket, error: PromptError) -> None:
+        """End a request with an error event, all its choices with it."""
         log.info("request %s refused: %s: %s", ticket.id, error.code, error)
-        self._finish(ticket, ticket.failed(error, now(), sequence), error)
+        for sequence in ticket.choices:
+            self._core.remove(sequence)
+        self._finish(ticket, ticket.failed(error, now()), error)
 
     def cancel(self, request: RequestId) -> None:
         """Stop a request; unknown ids are ignored."""
         if (ticket := self._tickets.get(request)) is not None:
             ticket.cancelled = True
-            if (sequence := self._core.find(request)) is not None:
-                self._core.remove(sequence)
-                self._end(sequence)
+            if ticket.choices:
+                self._end(ticket)
 
-    def _end(self, sequence: Sequence) -> None:
-        self.progress([Progress(sequence, sequence.answer.end("cancelled"))])
+    def _end(self, ticket: Ticket) -> None:
+        """Cancel every choice that has not ended."""
+        unfinished = [sequence for sequence in ticket.choices if not sequence.answer.finish]
+        for sequence in unfinished:
+            self._core.remove(sequence)
+        self.progress(Progress(sequence, sequence.answer.end("cancelled")) for sequence in unfinished)
 
     def progress(self, progress: Iterable[Progress]) -> None:
         """Send what a step brought."""
         for item in progress:
-            ticket = self._tickets[item.sequence.id]
-            for event in ticket.progress(item.delta):
+            ticket = self._tickets[item.sequence.request]
+            for event in ticket.progress(item.sequence, item.delta):
                 self._send(ticket, event)
-            if item.delta.finish:
-                self._finish(ticket, ticket.final(item.sequence, now()))
+            if item.delta.finish and ticket.done:
+                self._finish(ticket, ticket.final(now()))
 
     def refuse_misfits(self) -> None:
         """The pipeline may have become smaller: end what can never run on it."""
@@ -115,16 +122,18 @@ class Desk:
             try:
                 self._check_fit(sequence)
             except PromptError as error:
-                self._core.remove(sequence)
-                self.refuse(self._tickets[sequence.id], error, sequence)
+                self._refuse(sequence, error)
 
     def refuse_poison(self) -> None:
         """End what loses the pipeline again and again: it must not take the others with it for ever."""
         for sequence in list(self._core.waiting):
             if sequence.idle_losses >= MAX_IDLE_LOSSES:
-                self._core.remove(sequence)
                 reason = f"given up: the pipeline was lost {sequence.idle_losses} times in a row on this request"
-                self.refuse(self._tickets[sequence.id], PromptError(ErrorCode.INTERNAL, reason), sequence)
+                self._refuse(sequence, PromptError(ErrorCode.INTERNAL, reason))
+
+    def _refuse(self, sequence: Sequence, error: PromptError) -> None:
+        if (ticket := self._tickets.get(sequence.request)) is not None:  # not yet, by another of its choices
+            self.refuse(ticket, error)
 
     def _send(self, ticket: Ticket, event: Event) -> None:
         data = encode_event(event)

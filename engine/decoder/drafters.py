@@ -80,7 +80,7 @@ class RemoteDrafter:
         self._told[request.key] = request.tokens
         if len(self._told) > MAX_KEYS:
             self._told.pop(next(iter(self._told)))
-        return RemoteDraftRequest(request.key, base, list(request.tokens[base:]), request.count)
+        return RemoteDraftRequest(request.key, base, list(request.tokens[base:]), request.count, request.how.compact())
 
 
 class Drafting:

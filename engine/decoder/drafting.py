@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 from engine.contract.control import Speculation
 from engine.contract.drafts import MAX_DRAFT_TOKENS, Draft, DraftRequest
+from engine.contract.sampling import GREEDY
 from engine.decoder.batching import StepLimits
 from engine.decoder.cost import Average, StepCost
 from engine.decoder.sequence import Sequence
@@ -136,4 +137,5 @@ class DraftPlanner:
 def _ask(sequence: Sequence, count: int) -> DraftRequest:
     sequence.drafting = "asked"
     sequence.asked_at = (sequence.branch, sequence.length)
-    return DraftRequest(sequence.id, (*sequence.tokens, *sequence.tail), count)
+    how = sequence.sampling if sequence.sampling.temperature else GREEDY
+    return DraftRequest(sequence.id, (*sequence.tokens, *sequence.tail), count, how)

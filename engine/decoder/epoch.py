@@ -9,7 +9,8 @@ from typing import Final
 from engine.contract.errors import ErrorCode, FrameError
 from engine.contract.ids import Incarnation, StepNumber
 from engine.contract.manifest import Manifest
-from engine.contract.messages import Step, StepFailed, StepResult
+from engine.contract.messages import Step, StepFailed, StepResult, StepSide
+from engine.contract.side import RowSide
 from engine.decoder.batching import StepLimits
 from engine.decoder.config import DecoderConfig
 from engine.decoder.core import Capacity, DecoderCore, PlannedStep, Progress
@@ -63,6 +64,7 @@ class EpochRunner:
         self._transport, self._core, self._route, self._draft = transport, core, route, draft
         self._done = subjects.done(decoder, route.epoch)
         self._subject = subjects.stage(route.first.stage, route.first.incarnation)
+        self._side_subject = subjects.stage(route.last.stage, route.last.incarnation)
         self._pace = Pace(floor=step_timeout, first=FIRST_STEPS * step_timeout)
         self._sent: dict[StepNumber, tuple[float, int, float]] = {}  # when, tokens, deadline
         self.ignored = 0  # late, repeated or foreign messages
@@ -90,10 +92,17 @@ class EpochRunner:
             incarnation=Incarnation(self._route.first.incarnation),
             rows=planned.rows,
             value=planned.tokens,
+            sides=len(planned.sides),
         )
+        for rows in planned.sides:
+            await self._transport.publish(self._side_subject, encode(self._side(planned, rows)), reply=self._done)
         tokens, sent = len(planned.tokens), time.monotonic()
         self._sent[planned.number] = (sent, tokens, sent + self._pace.patience(tokens))
         await self._transport.publish(self._subject, encode(step), reply=self._done)
+
+    def _side(self, planned: PlannedStep, rows: tuple[RowSide, ...]) -> StepSide:
+        last = Incarnation(self._route.last.incarnation)
+        return StepSide(epoch=self._route.epoch, number=planned.number, incarnation=last, rows=rows)
 
     async def _wait(self, work: asyncio.Event) -> None:
         """Wait for news, or for the oldest step's deadline. Raises EpochLostError."""
@@ -122,7 +131,7 @@ class EpochRunner:
                 raise EpochLostError(f"stage {frame.stage} refused step {frame.number}: {frame.code}, {frame.message}")
             case StepResult() if frame.incarnation == self._route.last.incarnation and frame.number in self._sent:
                 on_result(self._take(frame))
-            case StepResult() | Step():
+            case StepResult() | Step() | StepSide():
                 self.ignored += 1
 
     def _take(self, frame: StepResult) -> list[Progress]:
@@ -133,6 +142,6 @@ class EpochRunner:
         sent, tokens, _ = self._sent.pop(frame.number)
         self._pace.observe(tokens, now - sent)
         try:
-            return self._core.result(frame.number, frame.tokens, now)
+            return self._core.result(frame.number, frame.tokens, now, frame.logprobs)
         except ValueError as error:
             raise EpochLostError(f"the result of step {frame.number} has the wrong number of tokens") from error

@@ -2,37 +2,65 @@
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from engine.contract.ids import RequestId
 from engine.contract.messages import IntArray
+from engine.contract.sampling import GREEDY, Sampling
 from engine.decoder.answer import Answer, Delta
 from engine.decoder.lookup import LookupIndex
 from engine.decoder.speculation import DraftState
 from engine.decoder.verification import Verdict
+
+CHOICE_MARK: Final = "#"  # in no request's id
+
+
+def choice_id(request: RequestId, choice: int) -> RequestId:
+    """The id of one choice's sequence."""
+    return RequestId(f"{request}{CHOICE_MARK}{choice}") if choice else request
 
 
 def _no_blocks() -> IntArray:
     return np.empty(0, np.int32)
 
 
+class Grammar(Protocol):
+    """What an answer must look like (engine.decoder.constraint)."""
+
+    def masks(self, drafts: Items[int]) -> npt.NDArray[np.uint32]:
+        """Which tokens may come after each of the drafts, uint32 (len(drafts) + 1, words)."""
+        ...
+
+    def filter(self, drafts: Items[int]) -> tuple[int, ...]:
+        """The longest beginning of `drafts` that is allowed."""
+        ...
+
+    def accept(self, tokens: Items[int]) -> None:
+        """These tokens are certain."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Prompt, accepted tokens and drafts of one request.
+    """Prompt, accepted tokens and drafts of one request, or of one of its `n` choices.
 
     `tokens` are certain; `tail` is drafted behind them and assumed to hold until a result says otherwise. `sent` of
     both together are in the pipeline's caches or on their way there. Prompt, replay after a lost worker, the next
     token, its drafts and a window sent ahead of its time are all the same thing: what lies behind `sent`.
     """
 
-    id: RequestId
+    id: RequestId  # of the sequence: a further choice's is its request's and a number
     tokens: list[int]
     prompt_length: int
     limit: int  # tokens at most, prompt included
     answer: Answer
     arrived: float  # seconds, on the decoder's clock
+    choice: int = 0  # of its request
+    sampling: Sampling = GREEDY
+    constraint: Grammar | None = None
     drafts: DraftState = field(default_factory=lambda: DraftState(()))
     index: LookupIndex = field(default_factory=LookupIndex)
     tail: list[int] = field(default_factory=list[int])
@@ -47,6 +75,12 @@ class Sequence:
     admitted: float | None = None
     first_token: float | None = None
     idle_losses: int = 0  # epochs lost since its last accepted token: the mark of a poison prompt
+    _distinct: tuple[int, ...] = ()
+
+    @property
+    def request(self) -> RequestId:
+        """Whom it answers."""
+        return RequestId(self.id.partition(CHOICE_MARK)[0])
 
     @property
     def length(self) -> int:
@@ -96,6 +130,12 @@ class Sequence:
         ended = bool(self.tail) and self.tail[-1] in self.answer.rules.eos_ids
         return 0 if ended else max(self.limit - 1 - self.length, 0)
 
+    def distinct_prompt(self) -> tuple[int, ...]:
+        """Tokens of the prompt, each once."""
+        if not self._distinct:
+            self._distinct = tuple(dict.fromkeys(self.tokens[: self.prompt_length]))
+        return self._distinct
+
     def stream(self, start: int, end: int) -> list[int]:
         """Tokens, then drafts, of positions [start, end)."""
         certain = len(self.tokens)
@@ -104,7 +144,9 @@ class Sequence:
         return self.tokens[start:] + self.tail[max(start - certain, 0) : end - certain]
 
     def extend_tail(self, drafts: Items[int]) -> None:
-        """More drafts behind those that are there; nothing is drafted behind an end-of-sequence token."""
+        """More drafts behind those that are there: allowed ones, and none behind an end-of-sequence token."""
+        if self.constraint is not None:
+            drafts = self.constraint.filter([*self.tail, *drafts])[len(self.tail) :]
         for token in drafts[: self.room]:
             self.tail.append(token)
             if token in self.answer.rules.eos_ids:
@@ -121,6 +163,8 @@ class Sequence:
         checked = verdict.checked if whole else accepted
         self.drafts.observe(accepted, checked, taken)
         self.tokens.extend(delta.ids)
+        if self.constraint is not None:
+            self.constraint.accept(delta.ids)
         self.idle_losses = 0
         if verdict.onward:
             self.flying -= 1

@@ -4,10 +4,18 @@ from dataclasses import dataclass, field
 
 from engine.contract.errors import PromptError
 from engine.contract.ids import RequestId
-from engine.contract.prompt import Event, FinalEvent, Timings, TokenEvent, Usage
+from engine.contract.prompt import Choice, Event, FinalEvent, Timings, TokenEvent, TokenLogprob, Usage
 from engine.decoder.answer import Delta
 from engine.decoder.sequence import Sequence
 from engine.transport.base import Job
+
+
+@dataclass(slots=True)
+class _Held:
+    """Tokens of one choice whose text is not whole yet."""
+
+    ids: list[int] = field(default_factory=list[int])
+    logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
 
 
 @dataclass(slots=True, eq=False)
@@ -19,55 +27,74 @@ class Ticket:
     job: Job | None = None  # a durable prompt: settled when the result is out
     reply: str = ""  # a request/reply prompt: events go there too
     cancelled: bool = False
+    choices: list[Sequence] = field(default_factory=list[Sequence])  # once it is accepted
     _seq: int = 0
-    _ids: list[int] = field(default_factory=list[int])
+    _held: dict[int, _Held] = field(default_factory=dict[int, _Held])
 
-    def progress(self, delta: Delta) -> list[Event]:
+    @property
+    def done(self) -> bool:
+        """Whether every choice has ended."""
+        return all(sequence.answer.finish for sequence in self.choices)
+
+    def progress(self, sequence: Sequence, delta: Delta) -> list[Event]:
         """Events for what was just accepted; none while nothing can be shown."""
-        self._ids += delta.ids
-        if not delta.text and not (delta.finish and self._ids):
+        held = self._held.setdefault(sequence.choice, _Held())
+        held.ids += delta.ids
+        held.logprobs += delta.logprobs
+        if not delta.text and not (delta.finish and held.ids):
             return []
-        event = TokenEvent(request=self.id, seq=self._number(), text=delta.text, ids=tuple(self._ids))
-        self._ids.clear()
+        del self._held[sequence.choice]
+        event = TokenEvent(
+            request=self.id,
+            seq=self._number(),
+            text=delta.text,
+            ids=tuple(held.ids),
+            index=sequence.choice,
+            logprobs=tuple(held.logprobs),
+        )
         return [event]
 
-    def final(self, sequence: Sequence, now: float) -> Event:
-        """The last event of an answer that ended by a rule or was cancelled."""
-        answer = sequence.answer
+    def final(self, now: float) -> Event:
+        """The last event of answers that ended by a rule or were cancelled."""
+        answer = self.choices[0].answer
+        starts = [sequence.admitted for sequence in self.choices if sequence.admitted is not None]
+        firsts = [sequence.first_token for sequence in self.choices if sequence.first_token is not None]
         return FinalEvent(
             request=self.id,
             seq=self._number(),
             text=answer.text,
             ids=tuple(answer.ids),
             finish_reason=answer.finish or "error",
-            usage=Usage(
-                prompt_tokens=sequence.prompt_length,
-                completion_tokens=len(answer.ids),
-                drafted_tokens=sequence.drafts.checked,
-                accepted_tokens=sequence.drafts.accepted,
-            ),
+            usage=self._usage(),
             timings=Timings(
-                queued=self._since(sequence.admitted or now),
-                first_token=self._since(sequence.first_token or now),
+                queued=self._since(min(starts, default=now)),
+                first_token=self._since(min(firsts, default=now)),
                 total=self._since(now),
             ),
+            logprobs=tuple(answer.logprobs),
+            choices=tuple(map(_choice, self.choices)) if len(self.choices) > 1 else (),
         )
 
-    def failed(self, error: PromptError, now: float, sequence: Sequence | None = None) -> Event:
+    def failed(self, error: PromptError, now: float) -> Event:
         """The last event of a prompt that cannot be answered, or not any further."""
-        answer = sequence.answer if sequence else None
+        answer = self.choices[0].answer if self.choices else None
         return FinalEvent(
             request=self.id,
             seq=self._number(),
             text=answer.text if answer else "",
             ids=tuple(answer.ids) if answer else (),
             finish_reason="error",
-            usage=Usage(
-                prompt_tokens=sequence.prompt_length if sequence else 0,
-                completion_tokens=len(answer.ids) if answer else 0,
-            ),
+            usage=self._usage(),
             timings=Timings(queued=0.0, first_token=0.0, total=self._since(now)),
             error={"code": error.code, "message": str(error)},
+        )
+
+    def _usage(self) -> Usage:
+        return Usage(
+            prompt_tokens=self.choices[0].prompt_length if self.choices else 0,
+            completion_tokens=sum(len(sequence.answer.ids) for sequence in self.choices),
+            drafted_tokens=sum(sequence.drafts.checked for sequence in self.choices),
+            accepted_tokens=sum(sequence.drafts.accepted for sequence in self.choices),
         )
 
     def _number(self) -> int:
@@ -77,3 +104,13 @@ class Ticket:
 
     def _since(self, moment: float) -> float:
         return round((moment - self.arrived) * 1e3, 3)
+
+
+def _choice(sequence: Sequence) -> Choice:
+    answer = sequence.answer
+    return Choice(
+        text=answer.text,
+        ids=tuple(answer.ids),
+        finish_reason=answer.finish or "error",
+        logprobs=tuple(answer.logprobs),
+    )

@@ -3,9 +3,9 @@
 offset  size
      0     4  magic "SHRD"
      4     1  version
-     5     1  kind: 1 step, 2 step result, 3 step failed
+     5     1  kind: 1 step, 2 step result, 3 step failed, 4 step side
      6     1  dtype of the tensor: 0 none, 1 int32, 2 float32
-     7     1  stage (step failed only)
+     7     1  step failed: the stage; step: how many step sides the last stage needs for it
      8     8  epoch
     16     8  step number
     24     8  incarnation: of the worker addressed (step) or speaking (result, failed)
@@ -20,6 +20,7 @@ offset  size
 
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
 import numpy as np
@@ -28,14 +29,16 @@ import orjson
 
 from engine.contract.errors import ErrorCode, FrameError
 from engine.contract.ids import Epoch, Incarnation, StageIndex, StepNumber
-from engine.contract.messages import ROW_COLUMNS, Frame, Rows, Step, StepFailed, StepResult
+from engine.contract.messages import ROW_COLUMNS, Frame, Rows, Step, StepFailed, StepResult, StepSide
+from engine.contract.side import pack_logprobs, pack_rows, unpack_logprobs, unpack_rows
 
 MAGIC: Final = b"SHRD"
 VERSION: Final = 1
 PRELUDE: Final = struct.Struct("<4sBBBBQQQIIIII12x")
 FRAME_MARGIN: Final = 4096  # bytes of max_payload that a frame leaves for broker headers
 _ALIGN: Final = 16
-_STEP, _RESULT, _FAILED = 1, 2, 3
+_STEP, _RESULT, _FAILED, _SIDE = 1, 2, 3, 4
+_PLACE: Final = struct.Struct("<5xBxBQQ")  # kind, byte 7, epoch, step number
 _DTYPES: Final[dict[int, np.dtype[Any]]] = {1: np.dtype("<i4"), 2: np.dtype("<f4")}
 _CODES: Final = {dtype: code for code, dtype in _DTYPES.items()}
 
@@ -44,9 +47,13 @@ def encode(frame: Frame) -> bytes:
     """A frame's bytes; one copy of the tensor."""
     match frame:
         case Step():
-            return _encode(_STEP, 0, frame, frame.rows, frame.value, frame.extra)
+            return _encode(_STEP, frame.sides, frame, frame.rows, frame.value, frame.extra)
+        case StepSide():
+            fields, masks = pack_rows(frame.rows)
+            return _encode(_SIDE, 0, frame, None, masks, fields)
         case StepResult():
-            return _encode(_RESULT, 0, frame, None, frame.tokens, frame.extra)
+            extra = {"logprobs": pack_logprobs(frame.logprobs)} if frame.logprobs else {}
+            return _encode(_RESULT, 0, frame, None, frame.tokens, extra)
         case StepFailed():
             extra = {"code": frame.code, "message": frame.message}
             return _encode(_FAILED, frame.stage, frame, None, None, extra)
@@ -56,7 +63,7 @@ def encode(frame: Frame) -> bytes:
 
 def _encode(
     kind: int,
-    stage: int,
+    byte7: int,
     frame: Frame,
     rows: Rows | None,
     tensor: npt.NDArray[Any] | None,
@@ -67,7 +74,7 @@ def _encode(
     json = orjson.dumps(extra) if extra else b""
     dims = (0, 0) if tensor is None else (tensor.shape[0], tensor.shape[1] if tensor.ndim == 2 else 0)
     prelude = PRELUDE.pack(
-        MAGIC, VERSION, kind, 0 if tensor is None else _CODES[tensor.dtype], stage,
+        MAGIC, VERSION, kind, 0 if tensor is None else _CODES[tensor.dtype], byte7,
         frame.epoch, frame.number, frame.incarnation,
         0 if rows is None else rows.count, len(blocks) // 4, len(json), *dims,
     )  # fmt: skip
@@ -82,6 +89,24 @@ def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
     return np.ascontiguousarray(array).data.cast("B")
 
 
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """What can be said of a frame at a glance."""
+
+    epoch: int
+    number: int
+    sides: int  # of a step: step sides that belong to it
+    is_side: bool
+
+
+def peek(data: bytes) -> Peek | None:
+    """Which step a frame is about; None when it is neither a step nor a side of one."""
+    if len(data) < PRELUDE.size or data[:4] != MAGIC or data[4] != VERSION or data[5] not in (_STEP, _SIDE):
+        return None
+    kind, byte7, epoch, number = _PLACE.unpack_from(data)
+    return Peek(epoch, number, byte7 if kind == _STEP else 0, kind == _SIDE)
+
+
 def decode(data: bytes) -> Frame:
     """Read a frame without copying its arrays (they are read-only views). Raises FrameError on anything else."""
     if len(data) < PRELUDE.size or data[:4] != MAGIC:
@@ -92,7 +117,7 @@ def decode(data: bytes) -> Frame:
             "install the same shardline everywhere",
             ErrorCode.WRONG_VERSION,
         )
-    _, _, kind, dtype, stage, epoch, number, incarnation, rows, blocks, json, dim0, dim1 = PRELUDE.unpack_from(data)
+    _, _, kind, dtype, byte7, epoch, number, incarnation, rows, blocks, json, dim0, dim1 = PRELUDE.unpack_from(data)
     ints = 4 * (rows * ROW_COLUMNS + blocks)
     tensor_at = PRELUDE.size + ints + json
     tensor_at += -tensor_at % _ALIGN
@@ -104,7 +129,7 @@ def decode(data: bytes) -> Frame:
     tensor = np.frombuffer(data, _DTYPES.get(dtype, np.dtype("<i4")), count, tensor_at)
     if dim1:
         tensor = tensor.reshape(dim0, dim1)
-    return _frame(kind, place, rows=_rows(data, rows, blocks), tensor=tensor, extra=extra, stage=stage)
+    return _frame(kind, place, rows=_rows(data, rows, blocks), tensor=tensor, extra=extra, byte7=byte7)
 
 
 def _frame(
@@ -114,20 +139,26 @@ def _frame(
     rows: Rows,
     tensor: npt.NDArray[Any],
     extra: dict[str, Any],
-    stage: int,
+    byte7: int,
 ) -> Frame:
     epoch, number, incarnation = place
     if kind == _STEP:
-        return Step(epoch=epoch, number=number, incarnation=incarnation, rows=rows, value=tensor, extra=extra)
+        return Step(
+            epoch=epoch, number=number, incarnation=incarnation, rows=rows, value=tensor, extra=extra, sides=byte7
+        )
+    if kind == _SIDE and tensor.dtype == np.int32:
+        masks = tensor if tensor.ndim == 2 else tensor.reshape(0, 0)
+        return StepSide(epoch=epoch, number=number, incarnation=incarnation, rows=unpack_rows(extra, masks))
     if kind == _RESULT and tensor.dtype == np.int32:
-        return StepResult(epoch=epoch, number=number, incarnation=incarnation, tokens=tensor, extra=extra)
+        logprobs = unpack_logprobs(extra.get("logprobs", ()))
+        return StepResult(epoch=epoch, number=number, incarnation=incarnation, tokens=tensor, logprobs=logprobs)
     if kind == _FAILED:
         code, message = _failure(extra)
         return StepFailed(
             epoch=epoch,
             number=number,
             incarnation=incarnation,
-            stage=StageIndex(stage),
+            stage=StageIndex(byte7),
             code=code,
             message=message,
         )

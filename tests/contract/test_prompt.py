@@ -31,7 +31,7 @@ def test_json_carries_openai_fields() -> None:
         (b"  \n ", ErrorCode.INVALID_PROMPT, "empty"),
         (b"\xff\xfe", ErrorCode.INVALID_PROMPT, "UTF-8"),
         (b'{"prompt": ', ErrorCode.INVALID_PROMPT, "JSON"),
-        (b'{"prompt": "x", "top_k": 3}', ErrorCode.UNKNOWN_FIELD, "'top_k'"),
+        (b'{"prompt": "x", "best_of": 3}', ErrorCode.UNKNOWN_FIELD, "'best_of'"),
         (b'{"max_tokens": 3}', ErrorCode.INVALID_PROMPT, "exactly one"),
         (b'{"prompt": "x", "messages": [{"role": "user", "content": "y"}]}', ErrorCode.INVALID_PROMPT, "exactly one"),
         (b'{"prompt": "x", "max_tokens": 0}', ErrorCode.INVALID_PROMPT, "'max_tokens'"),
