@@ -14,7 +14,8 @@ from engine.contract.noise import bits_above, gumbel, noise_bits, spread
 from engine.contract.sampling import Sampling
 from engine.contract.side import Logprobs, RowSide
 
-NEAR: Final = 10.0  # below the best logit over temperature: tokens looked at first
+NEAR: Final = 5.0  # below the best logit over temperature: tokens looked at first
+REACHES: Final = (10.0, 20.0, math.inf)  # the same for filters, which need the mass: what is further off is rare
 Floats = npt.NDArray[np.floating[Any]]
 Ids = npt.NDArray[np.intp]
 
@@ -50,6 +51,8 @@ class Sampler:
         """`tokens`: the id behind each logit, ascending (a draft's head may lack some)."""
         self._tokens = tokens
         self._spread = spread(tokens)
+        self._bits = np.empty((2, len(tokens)), np.uint32)
+        self._scaled = np.empty(len(tokens), np.float32)
 
     def draw(self, logits: Floats, how: Sampling, position: int) -> int:
         """Index of the logit chosen for that position of the answer: a sample, or the likeliest at temperature 0.
@@ -59,13 +62,11 @@ class Sampler:
         """
         if not how.temperature:
             return int(logits.argmax())
-        best = float(logits.max())
-        scaled = (logits - best) / np.float32(max(how.temperature, 1e-6))
-        near = np.flatnonzero(scaled > -NEAR)
+        scaled = np.subtract(logits, logits.max(), out=self._scaled)
+        scaled *= np.float32(1 / max(how.temperature, 1e-6))
         if how.top_k or how.top_p < 1.0 or how.min_p > 0.0:
-            kept = _kept(scaled, near, how)
-            return self._best(scaled, kept, how.seed, position)[0]
-        winner, score = self._best(scaled, near, how.seed, position)
+            return self._best(scaled, _kept(scaled, how), how.seed, position)[0]
+        winner, score = self._best(scaled, np.flatnonzero(scaled > -NEAR), how.seed, position)
         rivals = self._rivals(score + NEAR, how.seed, position)
         if len(rivals):
             winner = self._best(scaled, np.union1d(rivals, [winner]), how.seed, position)[0]
@@ -81,7 +82,7 @@ class Sampler:
         threshold = bits_above(least)
         if threshold >= 1 << 32:
             return np.empty(0, np.intp)
-        return np.flatnonzero(noise_bits(seed, position, self._spread) >= np.uint32(threshold))
+        return np.flatnonzero(noise_bits(seed, position, self._spread, self._bits) >= np.uint32(threshold))
 
     def choose(self, logits: FloatArray, counts: IntArray, sides: Sequence[RowSide]) -> Chosen:
         """The tokens of one step.
@@ -104,32 +105,39 @@ class Sampler:
         return Chosen(tokens, logprobs)
 
 
-def _kept(scaled: Floats, near: Ids, how: Sampling) -> Ids:
-    """Indices that top-k, then top-p, then min-p leave, likeliest first."""
-    order = near[np.argsort(-scaled[near], kind="stable")]
-    if len(order) < len(scaled):
-        total = float(np.exp(scaled, dtype=np.float32).sum(dtype=np.float64))
-        if not _covers(scaled[order], total, how):
-            order = np.argsort(-scaled, kind="stable")
-    else:
-        total = float(np.exp(scaled[order].astype(np.float64)).sum())
-    if how.top_k:
-        order = order[: how.top_k]
-    mass = np.cumsum(np.exp(scaled[order].astype(np.float64)))
+def _kept(scaled: Floats, how: Sampling) -> Ids:
+    """Indices that top-k, then top-p, then min-p leave; what ties with the last one stays too."""
+    total = float(np.exp(scaled, dtype=np.float32).sum(dtype=np.float64)) if how.top_p < 1.0 else 0.0
+    for reach in REACHES:
+        near = np.flatnonzero(scaled > -reach)
+        values = np.sort(scaled[near])[::-1]
+        least = _least(values, total, how, reach)
+        if least is not None:
+            return near[scaled[near] >= least]
+    raise AssertionError("everything is within reach")
+
+
+def _least(values: Floats, total: float, how: Sampling, reach: float) -> float | None:
+    """The smallest value that stays, of candidates in descending order; None when smaller ones might.
+
+    `total`: of exp over all tokens, not only over these candidates, all of those above -`reach`.
+    """
+    floor = math.log(how.min_p) if how.min_p else -math.inf
+    complete = math.isinf(reach)
+    if how.top_k and (how.top_k <= len(values) or complete):
+        values = values[: how.top_k]
+        complete = True
     if how.top_p < 1.0:
-        whole = mass[-1] if how.top_k else total
-        order = order[: int(np.searchsorted(mass, how.top_p * whole)) + 1]
-    if how.min_p:
-        order = order[scaled[order] >= math.log(how.min_p)]
-    return order
-
-
-def _covers(candidates: Floats, total: float, how: Sampling) -> bool:
-    """Whether the filters leave nothing but candidates. `total`: of exp(scaled), over all tokens."""
-    floor = how.min_p > 0 and math.log(how.min_p) >= -NEAR
-    if how.top_k:
-        return how.top_k <= len(candidates) or (floor and how.top_p == 1.0)
-    return floor or (how.top_p < 1.0 and float(np.exp(candidates.astype(np.float64)).sum()) >= how.top_p * total)
+        mass = np.cumsum(np.exp(values.astype(np.float64)))
+        wanted = how.top_p * (mass[-1] if how.top_k else total)
+        if how.top_k and not complete:
+            return None
+        if mass[-1] >= wanted or complete:
+            values = values[: int(np.searchsorted(mass, wanted)) + 1]
+            complete = True
+    if not complete and floor < -reach:
+        return None
+    return max(float(values[-1]), floor)
 
 
 def adjusted(logits: Floats, side: RowSide, drafted: int) -> Floats:
@@ -170,8 +178,9 @@ def _logprobs(logits: Floats, token: int, top: int) -> Logprobs:
     total = best + math.log(float(np.exp(logits - best, dtype=np.float32).sum(dtype=np.float64)))
     ids: list[int] = []
     if top:
-        likeliest = np.argpartition(-logits, top - 1)[:top] if top < len(logits) else np.arange(len(logits))
-        ids = likeliest[np.lexsort((likeliest, -logits[likeliest]))].tolist()
+        least = np.partition(logits, max(len(logits) - top, 0))[max(len(logits) - top, 0)]
+        likeliest = np.flatnonzero(logits >= least)
+        ids = likeliest[np.argsort(-logits[likeliest], kind="stable")].tolist()[:top]
     return Logprobs(
         token=float(logits[token]) - total,
         top_ids=tuple(ids),

@@ -35,16 +35,24 @@ def spread(tokens: npt.NDArray[np.integer]) -> UIntArray:
     return tokens.astype(np.uint32) * _GOLDEN
 
 
-def noise_bits(seed: int, position: int, tokens: UIntArray) -> UIntArray:
-    """32 uniform bits for each token (as `spread` made them) at that position of an answer with that seed."""
+def noise_bits(seed: int, position: int, tokens: UIntArray, scratch: UIntArray | None = None) -> UIntArray:
+    """32 uniform bits for each token (as `spread` made them) at that position of an answer with that seed.
+
+    `scratch`: uint32 (2, tokens), the result is its first line; a new one for a whole vocabulary costs as much as the
+    arithmetic (its pages are touched for the first time).
+    """
+    bits, shifted = np.empty((2, len(tokens)), np.uint32) if scratch is None else scratch
     key = mix(mix(seed) ^ position)
-    bits = tokens + np.uint32(key & 0xFFFFFFFF)
-    bits ^= bits >> np.uint32(16)
+    np.add(tokens, np.uint32(key & 0xFFFFFFFF), out=bits)
+    np.right_shift(bits, np.uint32(16), out=shifted)
+    bits ^= shifted
     bits *= _FIRST
     bits ^= np.uint32(key >> 32)
-    bits ^= bits >> np.uint32(13)
+    np.right_shift(bits, np.uint32(13), out=shifted)
+    bits ^= shifted
     bits *= _SECOND
-    bits ^= bits >> np.uint32(16)
+    np.right_shift(bits, np.uint32(16), out=shifted)
+    bits ^= shifted
     return bits
 
 
