@@ -129,6 +129,11 @@ class DecoderService:
         return max(self._epochs - 1, 0)
 
     @property
+    def running(self) -> int:
+        """Sequences in the pipeline."""
+        return len(self._core.running)
+
+    @property
     def draft_failures(self) -> int:
         """How often the draft model could not be asked."""
         return self._drafting.failures
