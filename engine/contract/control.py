@@ -81,6 +81,7 @@ class Speculation:
     accepted: int = 0  # of those
     window: float = 0.0  # drafts per window, lately
     gain: float = 1.0  # expected speed relative to no drafts, lately
+    measured_gain: float = 0.0  # speed with drafts relative to without, at the present load; 0.0: not yet tried
     step_ms: float = 0.0  # of a step, whatever is in it
     step_token_ms: float = 0.0  # of each token in a step
     draft_token_ms: float = 0.0  # of each drafted token, as far as the pipe waits for it

@@ -188,8 +188,8 @@ class DecoderCore:
         flight = self.flights.pop(number)
         if len(tokens) != sum(plan.picked for plan in flight.plans) or len(logprobs) not in (0, len(tokens)):
             raise ValueError(f"step {number} brought {len(tokens)} tokens")
-        self.speculation.observe_step(flight.tokens, now - max(flight.sent, self._last_result))
-        self._last_result = now
+        seconds, self._last_result = now - max(flight.sent, self._last_result), now
+        self.speculation.observe_step(flight.tokens, seconds)
         progress: list[Progress] = []
         found, at = tokens.tolist(), 0
         for plan in flight.plans:
@@ -204,6 +204,9 @@ class DecoderCore:
             if delta.finish:
                 self.remove(sequence)
             progress.append(Progress(sequence, delta))
+        if all(plan.picked for plan in flight.plans):
+            brought = sum(len(item.delta.ids) for item in progress)
+            self.speculation.referee.observe(brought, seconds, len(self.flights))
         return progress
 
 
