@@ -12,7 +12,7 @@ from engine.contract.manifest import Manifest, load_manifest
 from engine.service import configure_logging, run_process, serve
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
-from stages.config import StageConfig, parse_cores, parse_size
+from stages.config import StageConfig, parse_cores, parse_kv_memory
 from stages.cores import pin_to
 from stages.heartbeat import Loaded
 from stages.identity import identify
@@ -29,6 +29,13 @@ class RunnerName(StrEnum):
 
     paged = "paged"
     stateful = "stateful"
+
+
+class KvPrecisionName(StrEnum):
+    """Choices of --kv-precision."""
+
+    f16 = "f16"
+    u8 = "u8"
 
 
 class ProfileName(StrEnum):
@@ -49,7 +56,13 @@ def run(
     device: Annotated[str, typer.Option(help="OpenVINO device.")] = "CPU",
     threads: Annotated[int, typer.Option(min=0, help="Threads that compute; 0: one per core in use.")] = 0,
     cores: Annotated[str, typer.Option(help="Stay on these cores, e.g. 0,1 or 0-3.")] = "",
-    kv_memory: Annotated[str, typer.Option(help="Paged: size of the KV cache.")] = "512MiB",
+    kv_memory: Annotated[
+        str, typer.Option(help="Paged: size of the KV cache, e.g. 2GiB; a share of free memory, e.g. 25%; auto: 50%.")
+    ] = "auto",
+    kv_precision: Annotated[
+        KvPrecisionName | None,
+        typer.Option(help="Fast only: f16 is its default; u8 holds nearly twice the tokens, other answers."),
+    ] = None,
     slots: Annotated[int, typer.Option(min=1, help="Stateful: sequences at once.")] = 8,
     cache: Annotated[Path | None, typer.Option(help="Keep compiled models here for the next start.")] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to finish steps after SIGTERM.")] = 10.0,
@@ -68,7 +81,8 @@ def run(
                     profile=profile.value,
                     device=device,
                     threads=threads,
-                    kv_bytes=parse_size(kv_memory),
+                    kv_bytes=parse_kv_memory(kv_memory),
+                    kv_precision=None if kv_precision is None else kv_precision.value,
                     slots=slots,
                     cache=cache,
                 ),
@@ -88,8 +102,7 @@ async def serve_stage(config: StageConfig) -> None:
     manifest = load_manifest(config.shards)
     subjects = Subjects(config.deployment, manifest.slug)
     await asyncio.to_thread(check_shard, config.shards, manifest, config.index)
-    options = config.runner
-    identity = identify(manifest, config.index, runner=options.kind, profile=options.profile, device=options.device)
+    identity = identify(manifest, config.index, config.runner)
     async with connect(config.nats, name=f"stage-{config.index}") as transport:
         worker = StageWorker(
             transport,

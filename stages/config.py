@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.contract.errors import UsageError
+from stages.memory import AUTO, KvShare
 from stages.settings import RunnerOptions
 
 _UNITS: Final = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -23,6 +24,17 @@ class StageConfig:
     cores: tuple[int, ...]  # empty: all
     grace: float  # seconds to finish accepted steps after SIGTERM
     json_logs: bool
+
+
+def parse_kv_memory(text: str) -> int | KvShare:
+    """Bytes, or a share of free memory, from e.g. "auto", "25%" or "2GiB". Raises UsageError."""
+    if text.strip() == "auto":
+        return AUTO
+    if found := re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip()):
+        if not 0 < float(found[1]) <= 100:
+            raise UsageError(f"{text!r} is not a share of memory: write it from 1% to 100%")
+        return KvShare(float(found[1]) / 100)
+    return parse_size(text)
 
 
 def parse_size(text: str) -> int:

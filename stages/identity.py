@@ -6,10 +6,11 @@ import secrets
 import time
 from dataclasses import dataclass
 
-from engine.contract.control import Profile
+from engine.contract.control import KvPrecision, Profile
 from engine.contract.ids import Incarnation, StageIndex
 from engine.contract.manifest import Manifest
 from stages.runner import RunnerKind
+from stages.settings import RunnerOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class Identity:
     device: str
     host: str
     pid: int
+    kv_precision: KvPrecision = "f32"
 
     @property
     def last(self) -> bool:
@@ -47,7 +49,7 @@ def new_incarnation() -> Incarnation:
     return Incarnation(time.time_ns() // 1_000_000 << 16 | secrets.randbits(16))
 
 
-def identify(manifest: Manifest, index: int, *, runner: RunnerKind, profile: Profile, device: str) -> Identity:
+def identify(manifest: Manifest, index: int, options: RunnerOptions) -> Identity:
     """The identity of this process as the worker of one stage."""
     stage = manifest.stages[index]
     return Identity(
@@ -58,9 +60,10 @@ def identify(manifest: Manifest, index: int, *, runner: RunnerKind, profile: Pro
         incarnation=new_incarnation(),
         model=manifest.slug,
         split=manifest.split,
-        runner=runner,
-        profile=profile,
-        device=device,
+        runner=options.kind,
+        profile=options.profile,
+        device=options.device,
         host=platform.node(),
         pid=os.getpid(),
+        kv_precision=options.cache_precision,
     )

@@ -5,15 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import openvino as ov
-import psutil
 
 from engine.contract.errors import DeviceError, UsageError
 from engine.contract.manifest import Manifest, StageManifest, check_files, stage_manifest
 from export_tools.passes.head import pick_before_head
 from export_tools.passes.paged import to_paged
 from stages.checks import ShardShape
+from stages.memory import KvShare, measure_memory, pool_bytes
 from stages.openvino_errors import device_errors
-from stages.paged import PagedRunner
+from stages.paged import PagedRunner, block_of
 from stages.settings import MIB, RunnerOptions, compile_properties, max_step_tokens, min_row_tokens
 from stages.stateful import StatefulRunner, sequence_axes
 
@@ -59,10 +59,18 @@ def _paged(
     to_paged(model)
     if shape.last:
         pick_before_head(model, axis=0)
+    compiled = _compiler(core, model, options, doing)()
+    memory, block = measure_memory(), block_of(compiled)
+    size = pool_bytes(
+        options.kv_bytes,
+        memory,
+        token_bytes=block.bytes / block.tokens,
+        context_length=manifest.context_length,
+    )
     return PagedRunner(
-        _compiler(core, model, options, doing)(),
+        compiled,
         shape,
-        kv_bytes=options.kv_bytes,
+        kv_bytes=size,
         context_length=manifest.context_length,
         min_row_tokens=min_row_tokens(options),
         max_step_tokens=max_step_tokens(options),
@@ -104,8 +112,8 @@ def _check_device(core: ov.Core, options: RunnerOptions) -> None:
 
 def _check_memory(stage: StageManifest, options: RunnerOptions) -> None:
     """Better one line now than the system's out-of-memory killer later."""
-    needed = stage.weight_bytes + (options.kv_bytes if options.kind == "paged" else 0)
-    free = psutil.virtual_memory().available
+    chosen = options.kv_bytes if options.kind == "paged" and not isinstance(options.kv_bytes, KvShare) else 0
+    needed, free = stage.weight_bytes + chosen, measure_memory().free
     if needed > free:
         raise DeviceError(
             f"stage {stage.index} needs {needed // MIB} MiB (weights and KV cache), {free // MIB} MiB are free: "

@@ -1,6 +1,7 @@
 # pyright: basic
 """Runs a shard with paged attention: a fixed pool of blocks, any mix of prefill chunks, decodes and verify rows."""
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -15,10 +16,15 @@ from stages.runner import Capabilities
 from stages.settings import MIB
 
 CACHES: Final = ("key_cache", "value_cache")
-BLOCK_AXIS: Final = 2  # of a cache on CPU: [blocks, KV heads, tokens of a block, head size]
+BLOCK_AXIS: Final = 2  # of a cache on CPU: [blocks, KV heads, tokens of a block, head size and scales]
 LEAST_BLOCKS: Final = 8  # what the self-test needs
 ALIGNMENT: Final = 64  # bytes, a cache line
-_DTYPES: Final[dict[str, Any]] = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}  # numpy has no bf16
+_DTYPES: Final[dict[str, Any]] = {
+    "f32": np.float32,
+    "f16": np.float16,
+    "bf16": np.uint16,  # numpy has none
+    "u8": np.uint8,
+}
 
 
 class PagedRunner:
@@ -38,11 +44,10 @@ class PagedRunner:
         ports = {port.get_any_name(): port for port in compiled.inputs}
         caches = {name: port for name, port in ports.items() if name.startswith(CACHES)}
         self._inputs = {name: port for name, port in ports.items() if name not in caches}
-        block_bytes = sum(_block_bytes(port) for port in caches.values())
-        blocks = kv_bytes // block_bytes
-        block_size = _block_shape(next(iter(caches.values())))[BLOCK_AXIS - 1]
+        block = block_of(compiled)
+        blocks = kv_bytes // block.bytes
         if blocks < LEAST_BLOCKS:
-            needed = -(-LEAST_BLOCKS * block_bytes // MIB)
+            needed = -(-LEAST_BLOCKS * block.bytes // MIB)
             raise DeviceError(f"--kv-memory of {kv_bytes // MIB} MiB is too small: give it {needed} MiB or more")
         with device_errors("cannot make the KV cache"):
             self._request = compiled.create_infer_request()
@@ -52,7 +57,7 @@ class PagedRunner:
         self.capabilities: Final = Capabilities(
             kind="paged",
             blocks=blocks,
-            block_size=block_size,
+            block_size=block.tokens,
             slots=0,
             min_row_tokens=min_row_tokens,
             max_step_tokens=max_step_tokens,
@@ -113,6 +118,22 @@ def step_inputs(rows: Rows, block_size: int) -> dict[str, npt.NDArray[Any]]:
         "block_indices_begins": bounds[1],
         "max_context_len": np.array(np.maximum.reduce(ends), np.int32),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block of every cache of a shard together."""
+
+    tokens: int
+    bytes: int
+
+
+def block_of(compiled: ov.CompiledModel) -> Block:
+    """The blocks that a compiled shard wants. Raises DeviceError for a kind of cache we do not know."""
+    caches = [port for port in compiled.inputs if port.get_any_name().startswith(CACHES)]
+    # keys that are scaled by channel carry the scales as further tokens: the values say how many there really are
+    tokens = min(_block_shape(port)[BLOCK_AXIS - 1] for port in caches)
+    return Block(tokens, sum(_block_bytes(port) for port in caches))
 
 
 def _block_shape(port: Any) -> list[int]:

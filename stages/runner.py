@@ -23,6 +23,11 @@ class Capabilities:
     context_length: int  # tokens
 
 
+def room(can: Capabilities) -> str:
+    """For people: what the KV cache holds."""
+    return f"{can.blocks * can.block_size} tokens" if can.blocks else f"{can.slots} sequences"
+
+
 class Runner(Protocol):
     """Runs one shard on one device. Not thread-safe: one call at a time, on any thread."""
 

@@ -4,10 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from engine.contract.control import Profile
+from engine.contract.control import KvPrecision, Profile
+from engine.contract.errors import UsageError
+from stages.memory import KvShare
 from stages.runner import RunnerKind
 
 MIB: Final = 1 << 20
+U8_KEYS: Final = "BY_TOKEN"  # BY_CHANNEL, the default, lets a rejected draft change accepted keys (docs/decisions/0010)
 EXACT_STEP_TOKENS: Final = 64  # steps of more tokens may take other matrix kernels (docs/decisions/0005)
 
 
@@ -19,20 +22,36 @@ class RunnerOptions:
     profile: Profile = "exact"
     device: str = "CPU"
     threads: int = 0  # 0: as the device likes
-    kv_bytes: int = 512 * MIB  # paged: size of the pool
+    kv_bytes: int | KvShare = 512 * MIB  # paged: size of the pool, or which part of free memory
+    kv_precision: KvPrecision | None = None  # None: as the profile likes it
     slots: int = 8  # stateful: sequences at once
     cache: Path | None = None  # compiled models are kept there
     dynamic_quantization: bool = True  # activations in 8 bits where the CPU has instructions for it; off to compare
+
+    def __post_init__(self) -> None:
+        wanted = self.kv_precision
+        if self.profile == "exact" and wanted not in (None, "f32"):
+            raise UsageError(f"profile exact keeps its KV cache in f32: --kv-precision {wanted} needs --profile fast")
+        if self.profile == "fast" and wanted == "f32":
+            raise UsageError("profile fast keeps its KV cache in f16 or u8: for f32 take --profile exact")
+        if self.kind != "paged" and wanted == "u8":
+            raise UsageError("--kv-precision u8 needs --runner paged")
+
+    @property
+    def cache_precision(self) -> KvPrecision:
+        """What the KV cache is kept in."""
+        return self.kv_precision or ("f32" if self.profile == "exact" else "f16")
 
 
 def compile_properties(options: RunnerOptions) -> dict[str, object]:
     """Compile-time properties of the device.
 
     exact: f32 throughout, the only setting under which cutting the model changes no bit.
-    fast: the plugin's own inference precision (bf16 where the CPU has it) and a KV cache of 16 bits.
-    A cache of 8 bits, the CPU plugin's default, loses every equality and is never used (docs/decisions/0005).
+    fast: the plugin's own inference precision (bf16 where the CPU has it) and a KV cache of 16 bits, or of 8.
     """
-    properties: dict[str, object] = {"KV_CACHE_PRECISION": "f32" if options.profile == "exact" else "f16"}
+    properties: dict[str, object] = {"KV_CACHE_PRECISION": options.cache_precision}
+    if options.cache_precision == "u8":
+        properties["KEY_CACHE_QUANT_MODE"] = U8_KEYS
     if options.profile == "exact":
         properties["INFERENCE_PRECISION_HINT"] = "f32"
     # The plugin pins its threads to the first cores it sees: two workers on one machine would share one core.

@@ -25,6 +25,7 @@ from stages.identity import Identity
 from stages.load import Load
 from stages.pump import Pump
 from stages.rivals import misfit, rival
+from stages.runner import room
 
 LISTEN_SECONDS: Final = 1.5 * HEARTBEAT_SECONDS  # nobody who is alive stays silent that long
 INBOX_FRAMES: Final = 256  # steps and their sides, more than any decoder keeps in flight; what is lost shows as a gap
@@ -100,7 +101,8 @@ class StageWorker:
                 tasks.create_task(self._report_gone(gone, core, pump)),
             ]
             self._become("ready")
-            self._announce(f"ready {self._identity.describe()}")
+            cache = f"KV cache of {room(loaded.runner.capabilities)} in {self._identity.kv_precision}"
+            self._announce(f"ready {self._identity.describe()}, {cache}")
             await stop.wait()
             self._become("draining")
             feeding.cancel()

@@ -27,6 +27,7 @@ LIBRARIES: dict[str, set[str]] = {  # library -> where it may be imported
     "nats": {"engine.transport"},
     "openvino": {"stages", "export_tools", "export_tools.passes"},
     "openvino_genai": {"engine.decoder.tokenizer", "export_tools"},
+    "llguidance": {"engine.decoder"},
     "torch": {"export_tools"},
 }
 DATA = ROOT / "engine" / "local" / "data"  # goes along with the package, is not imported

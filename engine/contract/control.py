@@ -12,6 +12,7 @@ HEARTBEAT_SECONDS = 1.0
 SUSPECT_SECONDS = 3.5  # three heartbeats missed
 
 Profile = Literal["exact", "fast"]
+KvPrecision = Literal["f32", "f16", "u8"]
 WorkerState = Literal["loading", "ready", "serving", "draining"]
 
 
@@ -70,6 +71,7 @@ class StageHeartbeat:
     steps: int
     refused: int
     memory_mb: float
+    kv_precision: str = ""  # of the cache; "" from a worker that does not say
     equalities: dict[str, bool] = field(default_factory=dict[str, bool])
 
 

@@ -10,6 +10,7 @@ import orjson
 from engine.contract.drafts import MAX_DRAFT_TOKENS
 from engine.contract.errors import ErrorCode, PromptError
 from engine.contract.ids import RequestId
+from engine.contract.response_format import ResponseFormat, read_response_format
 from engine.contract.sampling import SAMPLING_READERS, sampling_from
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
@@ -36,6 +37,7 @@ class PromptRequest:
     draft_tokens: int | None = None  # per window; None: as many as pay
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])  # fields of engine.contract.sampling, checked
     n: int = 1  # answers
+    response_format: ResponseFormat | None = None  # None: any text
 
 
 def parse_prompt(data: bytes) -> PromptRequest:
@@ -81,6 +83,8 @@ def prompt_from_fields(fields: Mapping[str, Any]) -> PromptRequest:
     sampling_from(values["sampling"], 0)
     if ("prompt" in values) == ("messages" in values):
         raise PromptError(ErrorCode.INVALID_PROMPT, "exactly one of 'prompt' and 'messages' is needed")
+    if values.get("response_format") is not None and values.get("ignore_eos"):
+        raise PromptError(ErrorCode.INVALID_PROMPT, "'ignore_eos' cannot go with 'response_format'")
     return PromptRequest(**values)
 
 
@@ -165,6 +169,7 @@ _READERS: Final[dict[str, Any]] = {
     "draft": _draft,
     "draft_tokens": _draft_tokens,
     "n": _choices,
+    "response_format": read_response_format,
 }
 
 

@@ -10,6 +10,7 @@ from engine.contract.noise import mix, seed_of
 from engine.contract.prompt import PromptRequest
 from engine.contract.sampling import Sampling, sampling_from
 from engine.decoder.answer import Answer, EndRules
+from engine.decoder.constraint import Constraint, ConstraintCompiler
 from engine.decoder.sequence import Sequence, choice_id
 from engine.decoder.speculation import DraftState
 from engine.decoder.tokenizer import Tokenizer
@@ -24,6 +25,7 @@ class Admission:
     default_max_tokens: int
     sources: tuple[str, ...] = ("lookup",)  # of drafts that this decoder has, in order of preference
     draft_tokens: int | None = None  # per window, where a request does not say; None: as many as pay
+    compiler: ConstraintCompiler | None = None  # of grammars; None: every answer is free text
 
     def choices(self, request: PromptRequest, request_id: RequestId, arrived: float) -> list[Sequence]:
         """Tokenize and check: one sequence per answer. Raises PromptError. Slow: not for the event loop."""
@@ -76,11 +78,19 @@ class Admission:
             arrived=arrived,
             choice=choice,
             sampling=replace(sampling, seed=mix(sampling.seed + choice)) if choice else sampling,
+            constraint=self._constraint(request),
             drafts=self._drafts(request),
         )
         if "lookup" in sequence.drafts.sources:
             sequence.index.take(tokens)
         return sequence
+
+    def _constraint(self, request: PromptRequest) -> Constraint | None:
+        if request.response_format is None:
+            return None
+        if self.compiler is None:
+            raise PromptError(ErrorCode.INVALID_PROMPT, "'response_format' is not served by this decoder")
+        return self.compiler.constraint(request.response_format)
 
     def _drafts(self, request: PromptRequest) -> DraftState:
         """What was asked for where it is there, else the next best; `draft_tokens` 0 means none."""

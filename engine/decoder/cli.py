@@ -12,6 +12,7 @@ import typer
 from engine.contract.manifest import Manifest, check_files, load_manifest
 from engine.decoder.admission import Admission
 from engine.decoder.config import DecoderConfig
+from engine.decoder.constraint import ConstraintCompiler
 from engine.decoder.drafters import Drafter, RemoteDrafter, ThreadDrafter
 from engine.decoder.service import DecoderService
 from engine.decoder.tokenizer import load_tokenizer
@@ -66,7 +67,17 @@ async def serve_decoder(config: DecoderConfig) -> None:
     manifest = load_manifest(config.shards)
     await asyncio.to_thread(check_files, config.shards, manifest.tokenizer_files)
     tokenizer = await asyncio.to_thread(load_tokenizer, config.shards, manifest)
-    admission = Admission(manifest, tokenizer, config.default_max_tokens, sources_of(config.draft), config.draft_tokens)
+    compiler = await asyncio.to_thread(
+        ConstraintCompiler, tokenizer, vocabulary=manifest.vocabulary, eos_ids=manifest.eos_ids
+    )
+    admission = Admission(
+        manifest,
+        tokenizer,
+        config.default_max_tokens,
+        sources_of(config.draft),
+        config.draft_tokens,
+        compiler,
+    )
     async with connect(config.nats, name="decoder") as transport:
         subjects = Subjects(config.deployment, manifest.slug)
         with drafter_of(config, manifest, transport, subjects) as drafter:

@@ -5,6 +5,7 @@ Either way text is emitted as it becomes certain: a character whose bytes are sp
 """
 
 import codecs
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -13,6 +14,7 @@ from engine.contract.errors import ManifestError
 from engine.contract.manifest import Manifest
 
 REPLACEMENT: Final = "\ufffd"
+_BYTE_PIECE: Final = re.compile(rb"<0x([0-9A-F]{2})>")  # of SentencePiece
 _PROBES: Final = ("Hello, world! 12345", "naïve café – ½ €", "日本語 🙂 ok\n\n  indented\ttab")
 
 
@@ -142,6 +144,20 @@ class HuggingFaceTokenizer:
         alphabet = _byte_alphabet()
         return _by_id({_piece_bytes(p, {} if p in added else alphabet): token for p, token in vocabulary.items()})
 
+    def text_bytes(self) -> list[bytes] | None:
+        """Bytes that each token adds to a text, by id, empty for special ones; None when texts are not made of those.
+
+        A space that the tokenizer drops at the beginning of a text is among them.
+        """
+        added, special = self._tokenizer.added_tokens_decoder, set(self._tokenizer.all_special_ids)
+        special |= {token for token, entry in added.items() if entry.special}
+        whole = self._is_byte_level()
+        pieces = [
+            b"" if piece is None or token in special else piece if whole or token in added else _without_mark(piece)
+            for token, piece in enumerate(self.vocabulary())
+        ]
+        return pieces if _spells(self, pieces, dropped=b"" if whole else b" ") else None
+
     def _is_byte_level(self) -> bool:
         """Whether its vocabulary is written in characters that stand for bytes."""
         decoder: Any = getattr(getattr(self._tokenizer, "backend_tokenizer", None), "decoder", None)
@@ -187,19 +203,45 @@ class OpenVinoTokenizer:
         """Bytes of every token by id, special ones by name; None for ids that no token has."""
         return _by_id(self._tokenizer.get_vocab())
 
+    def text_bytes(self) -> list[bytes] | None:
+        """See HuggingFaceTokenizer."""
+        if self._pieces is not None:
+            return self._pieces
+        pieces = [_without_mark(piece) for piece in self._shown_pieces()]
+        return pieces if _spells(self, pieces, dropped=b" ") else None
+
     def _byte_pieces(self) -> list[bytes] | None:
         """Bytes of every token, empty for special ones; None when texts are not their concatenation."""
-        vocabulary: dict[bytes, int] = self._tokenizer.get_vocab()
-        pieces = [b""] * (max(vocabulary.values()) + 1)
-        for piece, token in vocabulary.items():
-            looks_special = piece.startswith((b"<", b"[")) and piece.endswith((b">", b"]"))
-            if not looks_special or self.decode([token]):
-                pieces[token] = piece
-        for probe in _PROBES:
-            ids = self.encode(probe, special=False)
-            if ByteStream(pieces).feed(ids) != self.decode(ids):
-                return None
-        return pieces
+        pieces = self._shown_pieces()
+        return pieces if _spells(self, pieces) else None
+
+    def _shown_pieces(self) -> list[bytes]:
+        """Every token as the vocabulary writes it, empty for special ones."""
+        return [
+            b"" if piece is None or (_looks_special(piece) and not self.decode([token])) else piece
+            for token, piece in enumerate(self.vocabulary())
+        ]
+
+
+def _looks_special(piece: bytes) -> bool:
+    return piece.startswith((b"<", b"[")) and piece.endswith((b">", b"]"))
+
+
+def _without_mark(piece: bytes) -> bytes:
+    """What a piece of a SentencePiece vocabulary stands for."""
+    if found := _BYTE_PIECE.fullmatch(piece):
+        return bytes.fromhex(found[1].decode())
+    return piece.replace("\u2581".encode(), b" ")
+
+
+def _spells(tokenizer: Tokenizer, pieces: Sequence[bytes], dropped: bytes = b"") -> bool:
+    """Whether texts are the concatenation of their tokens' pieces; `dropped` may be missing at their beginning."""
+    for probe in _PROBES:
+        ids = tokenizer.encode(probe, special=False)
+        spelled = b"".join(pieces[token] for token in ids)
+        if tokenizer.decode(ids).encode() not in (spelled, spelled.removeprefix(dropped)):
+            return False
+    return True
 
 
 def _by_id(vocabulary: Mapping[bytes, int]) -> list[bytes | None]:

@@ -6,11 +6,14 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from engine.contract.errors import BrokerError
 from engine.contract.manifest import load_manifest
 from engine.local.broker import start_broker
 from engine.local.processes import Child, Processes
+
+KV_MEMORY: Final = "512MiB"  # of each stage: the same on every machine, and little enough for several stages on one
 
 
 @dataclass(slots=True)
@@ -32,6 +35,7 @@ class LocalPipeline:
         """Start the worker of a stage; it shares the machine's cores evenly with the others."""
         threads = max(1, (os.cpu_count() or 1) // count)
         command = [sys.executable, "-m", "stages.cli", "--index", str(index), "--threads", str(threads)]
+        command += ["--kv-memory", KV_MEMORY]
         return await self.processes.start(f"stage-{index}", [*command, *self._options(), *self.stage_options])
 
     async def start_decoder(self, *options: str) -> Child:

@@ -83,3 +83,36 @@ def test_a_vocabulary_that_is_not_of_bytes_is_read_as_it_is_written(tmp_path: Pa
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     pieces = HuggingFaceTokenizer(tmp_path, "").vocabulary()
     assert pieces == [b"<unk>", "▁Ġ".encode(), "é".encode(), None, b"<0x0A>"]
+
+
+def test_a_sentencepiece_vocabulary_gives_the_bytes_of_its_tokens(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer as Backend  # noqa: PLC0415
+    from tokenizers import decoders, models, normalizers  # noqa: PLC0415
+
+    bytes_of_any = {f"<0x{byte:02X}>": 3 + byte for byte in range(256)}
+    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, **bytes_of_any, "▁": 259, "H": 260, "▁H": 261}
+    model = models.BPE(vocab=vocabulary, merges=[("▁", "H")], unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    backend = Backend(model)
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    backend.add_special_tokens(["<unk>", "<s>", "</s>"])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", "unk_token": "<unk>"}'
+    )
+    pieces = HuggingFaceTokenizer(tmp_path, "").text_bytes()
+    assert pieces is not None
+    assert [pieces[token] for token in (0, 2, 3 + 10, 259, 261)] == [b"", b"", b"\n", b" ", b" H"]
+
+
+def test_a_vocabulary_whose_texts_are_not_made_of_its_tokens_gives_no_bytes(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer as Backend  # noqa: PLC0415
+    from tokenizers import decoders, models, pre_tokenizers  # noqa: PLC0415
+
+    backend = Backend(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]"))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Whitespace(), decoders.WordPiece()
+    backend.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    assert HuggingFaceTokenizer(tmp_path, "").text_bytes() is None

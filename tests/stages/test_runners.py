@@ -13,6 +13,7 @@ from engine.contract.errors import DeviceError, ManifestError, StepError, UsageE
 from engine.contract.manifest import load_manifest
 from engine.contract.messages import Rows
 from stages.loader import check_shard, load_runner, shard_shape
+from stages.memory import MOST_SEQUENCES, KvShare
 from stages.paged import PagedRunner
 from stages.runner import Runner
 from stages.selftest import self_test
@@ -221,6 +222,35 @@ def test_a_device_that_is_not_there_is_named(shards: Shards) -> None:
 def test_a_pool_too_small_says_how_much_it_needs(shards: Shards) -> None:
     with pytest.raises(DeviceError, match=r"--kv-memory of 1 MiB is too small: give it \d+ MiB or more"):
         load(shards(2), "paged", kv_bytes=MIB)
+
+
+def test_a_share_of_memory_is_at_most_what_a_decoder_can_use(shards: Shards) -> None:
+    runner = load(shards(2), "paged", kv_bytes=KvShare(0.01))
+    can = runner.capabilities
+    runner.close()
+    tokens = can.blocks * can.block_size
+    assert 8 * can.block_size <= tokens <= MOST_SEQUENCES * can.context_length
+
+
+def test_a_cache_of_8_bits_holds_nearly_twice_the_tokens(shards: Shards) -> None:
+    """Its scales take a byte for every eight of a head of 64."""
+    with_scales = {p: load(shards(2), "paged", profile="fast", kv_precision=p).capabilities for p in ("f16", "u8")}
+    assert with_scales["u8"].block_size == with_scales["f16"].block_size
+    assert with_scales["u8"].blocks / with_scales["f16"].blocks == pytest.approx(128 / 72, rel=0.01)
+
+
+@pytest.mark.parametrize("precision", ["f16", "u8"])
+def test_rejected_drafts_do_not_change_what_was_accepted(shards: Shards, precision: str) -> None:
+    """Every token of an 8-bit cache has scales of its own: with scales of a whole block they would."""
+    runner = load(shards(1), "paged", profile="fast", kv_precision=precision)
+    wrong = np.full(3, 12345, np.int32)
+    for slot, drafts in ((0, wrong[:0]), (1, wrong)):
+        feed(runner, (slot, 0, TOKENS[:20]), picked=0)
+        for at in range(20, 60, 2):
+            feed(runner, (slot, at, np.concatenate((TOKENS[at : at + 2], drafts))), picked=0)
+    without, drafted = (feed(runner, (slot, 60, TOKENS[60:64])) for slot in (0, 1))
+    runner.close()
+    assert np.array_equal(without, drafted)
 
 
 def test_a_pool_larger_than_memory_is_one_line(shards: Shards) -> None:
