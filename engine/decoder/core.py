@@ -231,7 +231,7 @@ class DecoderCore:
             if delta.finish:
                 self.remove(sequence)
             progress.append(Progress(sequence, delta))
-        if all(plan.picked for plan in flight.plans):
+        if all(plan.picked for plan in flight.plans) and all(s.drafts.adapts for s in self.running):
             brought = sum(len(item.delta.ids) for item in progress)
             self.speculation.referee.observe(brought, seconds, len(self.flights))
         return progress

@@ -71,6 +71,9 @@ class DraftPlanner:
     def _decide(
         self, sequence: Sequence, rows: int, limits: StepLimits, model: DraftModelAccess, *, worth_it: bool
     ) -> list[DraftRequest]:
+        if sequence.extend_by_grammar():
+            sequence.drafting = "decided"
+            return []
         state, room = sequence.drafts, min(sequence.room, MAX_DRAFT_TOKENS)
         best, source, found = Choice(0, 1.0), "", ()
         for name in state.sources if worth_it or state.fixed is not None else ():

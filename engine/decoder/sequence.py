@@ -7,6 +7,7 @@ from typing import Final, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from engine.contract.drafts import MAX_DRAFT_TOKENS
 from engine.contract.ids import RequestId
 from engine.contract.messages import IntArray
 from engine.contract.sampling import GREEDY, Sampling
@@ -36,6 +37,10 @@ class Grammar(Protocol):
 
     def filter(self, drafts: Items[int]) -> tuple[int, ...]:
         """The longest beginning of `drafts` that is allowed."""
+        ...
+
+    def forced(self, limit: int) -> tuple[int, ...]:
+        """Up to `limit` tokens that are certain to come next; often none."""
         ...
 
     def accept(self, tokens: Items[int]) -> None:
@@ -147,6 +152,13 @@ class Sequence:
         if end <= certain:
             return self.tokens[start:end]
         return self.tokens[start:] + self.tail[max(start - certain, 0) : end - certain]
+
+    def extend_by_grammar(self) -> bool:
+        """Take what the grammar leaves no choice about as drafts; whether there was any."""
+        if self.constraint is None or self.tail:
+            return False
+        self.extend_tail(self.constraint.forced(min(self.room, MAX_DRAFT_TOKENS)))
+        return bool(self.tail)
 
     def extend_tail(self, drafts: Items[int]) -> None:
         """More drafts behind those that are there: allowed ones, and none behind an end-of-sequence token."""

@@ -76,6 +76,11 @@ class DraftState:
     checked: int = 0  # drafts that were compared with the target's token
     accepted: int = 0  # of those
 
+    @property
+    def adapts(self) -> bool:
+        """Whether it drafts as much as pays."""
+        return bool(self.sources) and self.fixed is None
+
     def acceptance(self, source: str) -> Acceptance:
         """Of that source."""
         return self.lookup if source == "lookup" else self.model
