@@ -1,9 +1,7 @@
 """`decoder-run`: the decoder of one pipeline."""
 
 import asyncio
-from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +10,7 @@ import typer
 from engine.contract.manifest import Manifest, check_files, load_manifest
 from engine.decoder.admission import Admission
 from engine.decoder.config import DecoderConfig
-from engine.decoder.drafters import Drafter, RemoteDrafter, ThreadDrafter
+from engine.decoder.drafters import Drafter, Proposer, RemoteDrafter, ThreadDrafter
 from engine.decoder.service import DecoderService
 from engine.decoder.tokenizer import load_tokenizer
 from engine.service import configure_logging, run_process, serve
@@ -61,22 +59,23 @@ def run(
 
 
 async def serve_decoder(config: DecoderConfig) -> None:
-    """Load the tokenizer, connect, serve."""
+    """Load the tokenizer and the draft, connect, serve. Raises ManifestError, DeviceError."""
     configure_logging(json=config.json_logs)
     manifest = load_manifest(config.shards)
     await asyncio.to_thread(check_files, config.shards, manifest.tokenizer_files)
+    propose = await asyncio.to_thread(load_proposer, config.draft, manifest)
     tokenizer = await asyncio.to_thread(load_tokenizer, config.shards, manifest)
     admission = Admission(manifest, tokenizer, config.default_max_tokens, sources_of(config.draft), config.draft_tokens)
-    async with connect(config.nats, name="decoder") as transport:
-        subjects = Subjects(config.deployment, manifest.slug)
-        with drafter_of(config, manifest, transport, subjects) as drafter:
+    subjects = Subjects(config.deployment, manifest.slug)
+    with ThreadPoolExecutor(1, thread_name_prefix="draft") as thread:  # started by its first draft
+        async with connect(config.nats, name="decoder") as transport:
             service = DecoderService(
                 transport,
                 subjects,
                 admission,
                 config,
                 announce=lambda line: print(line, flush=True),
-                drafter=drafter,
+                drafter=drafter_of(config.draft, propose, thread, transport, subjects),
             )
             await serve(service, grace=config.grace)
 
@@ -86,24 +85,22 @@ def sources_of(draft: str) -> tuple[str, ...]:
     return {"none": (), "lookup": ("lookup",)}.get(draft, ("lookup", "model"))
 
 
-@contextmanager
-def drafter_of(
-    config: DecoderConfig, manifest: Manifest, transport: Transport, subjects: Subjects
-) -> Generator[Drafter | None]:
-    """The draft model of that option, loaded. Raises ManifestError, DeviceError."""
-    match config.draft:
-        case "none" | "lookup":
-            yield None
-        case "remote":
-            yield RemoteDrafter(transport, subjects.draft)
-        case folder:
-            from stages.draft_load import load_draft  # noqa: PLC0415  loads OpenVINO
+def load_proposer(draft: str, manifest: Manifest) -> Proposer | None:
+    """The draft model of a folder, loaded; None for other drafts. Blocks. Raises ManifestError, DeviceError."""
+    if draft in ("none", "lookup", "remote"):
+        return None
+    from stages.draft_load import load_draft  # noqa: PLC0415  loads OpenVINO
 
-            thread = ThreadPoolExecutor(1, thread_name_prefix="draft")
-            try:
-                yield ThreadDrafter(load_draft(Path(folder), manifest).propose, thread)
-            finally:
-                thread.shutdown(wait=True, cancel_futures=True)
+    return load_draft(Path(draft), manifest).propose
+
+
+def drafter_of(
+    draft: str, propose: Proposer | None, thread: Executor, transport: Transport, subjects: Subjects
+) -> Drafter | None:
+    """Who is asked for drafts; `propose` runs in `thread`."""
+    if draft == "remote":
+        return RemoteDrafter(transport, subjects.draft)
+    return ThreadDrafter(propose, thread) if propose else None
 
 
 if __name__ == "__main__":
