@@ -25,6 +25,20 @@ class StageConfig:
     json_logs: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftConfig:
+    """Options of `draft-run`; defaults live in its command line."""
+
+    draft: Path
+    shards: Path
+    nats: str
+    deployment: str
+    device: str
+    threads: int  # 0: one per core in use
+    cores: tuple[int, ...]  # empty: all
+    json_logs: bool
+
+
 def parse_size(text: str) -> int:
     """Bytes from e.g. "512MiB", "2GiB" or "1000000". Raises UsageError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]i?B)?", text.strip())

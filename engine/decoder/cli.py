@@ -13,6 +13,7 @@ from engine.decoder.config import DecoderConfig
 from engine.decoder.drafters import Drafter, Proposer, RemoteDrafter, ThreadDrafter
 from engine.decoder.service import DecoderService
 from engine.decoder.tokenizer import load_tokenizer
+from engine.options import DEFAULT_NATS, Deployment, JsonLogs, Nats
 from engine.service import configure_logging, run_process, serve
 from engine.transport.base import Transport
 from engine.transport.nats import connect
@@ -24,8 +25,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 def run(
     shards: Annotated[Path, typer.Option(help="Folder written by shard-export split (manifest and tokenizer).")],
-    nats: Annotated[str, typer.Option(envvar="NATS_URL", help="Broker.")] = "nats://127.0.0.1:4222",
-    deployment: Annotated[str, typer.Option(help="Separates installations that share a broker.")] = "default",
+    nats: Nats = DEFAULT_NATS,
+    deployment: Deployment = "default",
     max_running: Annotated[int, typer.Option(min=1, help="Requests in the pipeline at once.")] = 64,
     max_waiting: Annotated[int, typer.Option(min=0, help="Requests held here besides those.")] = 64,
     prefill_tokens: Annotated[int, typer.Option(min=8, help="Prompt tokens per step.")] = 256,
@@ -36,7 +37,7 @@ def run(
     draft: Annotated[str, typer.Option(help="Draft model: its folder, remote (draft-run), lookup or none.")] = "lookup",
     draft_tokens: Annotated[int | None, typer.Option(min=0, max=16, help="Always that many drafts.")] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to finish answers after SIGTERM.")] = 30.0,
-    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log lines as JSON.")] = False,
+    json_logs: JsonLogs = False,
 ) -> None:
     """Serve one pipeline: take prompts, keep steps in flight, send answers. SIGTERM drains."""
     config = DecoderConfig(
