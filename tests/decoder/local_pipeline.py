@@ -171,6 +171,16 @@ class Pipeline:
         await ready.wait()
         return task
 
+    async def start(self, stop: asyncio.Event | None = None, **shard: Any) -> list[asyncio.Task[None]]:
+        """A decoder and all workers, serving; the workers' tasks, and the decoder's at the end.
+
+        The decoder comes first and hears them become ready: their next heartbeat would be a second away.
+        """
+        decoder = await self.start_decoder(stop)
+        workers = [await self.start_worker(index, **shard) for index in range(self.stages)]
+        await self.serving.wait()
+        return [*workers, decoder]
+
     async def start_worker(self, index: int, **shard: Any) -> asyncio.Task[None]:
         """A worker, once it is ready."""
         identity = Identity(
@@ -239,10 +249,7 @@ async def pipeline(stages: int = 2, *, whole: bool = True, **settings: Any) -> A
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         here = Pipeline(MemoryBroker(clock=time.monotonic), tasks, stages, **settings)
         if whole:
-            for index in range(stages):
-                await here.start_worker(index)
-            await here.start_decoder()
-            await here.serving.wait()
+            await here.start()
         yield here
         for task in here.running:
             task.cancel()
