@@ -148,7 +148,6 @@ class DecoderCore:
 
     def _sent(self, plan: RowPlan, number: StepNumber) -> None:
         sequence = plan.sequence
-        sequence.drafts.sent += max(plan.start + plan.fresh - max(len(sequence.tokens), sequence.sent), 0)
         sequence.sent = plan.start + plan.fresh
         sequence.last_step = number
         if plan.picked:

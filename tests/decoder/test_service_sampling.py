@@ -69,10 +69,7 @@ def run(test: Callable[[Pipeline], Awaitable[None]], stages: int = 2, *, drafts:
         async with pipeline(stages, whole=False) as here:
             if drafts:
                 here.draft_with(lambda: ThreadDrafter(draft_model().propose, THREAD), "lookup", "model")
-            for index in range(stages):
-                await here.start_worker(index)
-            await here.start_decoder()
-            await here.serving.wait()
+            await here.start()
             await test(here)
 
     asyncio.run(main())
@@ -112,10 +109,7 @@ def test_a_draft_model_elsewhere_samples_too() -> None:
         async with pipeline(2, whole=False) as here:
             here.draft_with(lambda: RemoteDrafter(MemoryTransport(here.broker), SUBJECTS.draft), "model")
             await here.start_draft_worker(draft_model())
-            for index in range(2):
-                await here.start_worker(index)
-            await here.start_decoder()
-            await here.serving.wait()
+            await here.start()
             final = await here.client.complete(prompt="hello", max_tokens=40, draft_tokens=3, **WARM)
             assert final.ids == sampled("hello", 40, WARM)
             assert final.usage.accepted_tokens == final.usage.drafted_tokens > 20
@@ -127,9 +121,7 @@ def test_a_draft_model_elsewhere_samples_too() -> None:
 def test_a_stage_lost_on_the_way_changes_no_token(lost: int) -> None:
     async def main() -> None:
         async with pipeline(2, whole=False) as here:
-            workers = [await here.start_worker(index) for index in range(2)]
-            await here.start_decoder()
-            await here.serving.wait()
+            workers = await here.start()
             events = here.client.generate(prompt="hello", max_tokens=60, **WARM, **PENALTIES)
             first = await anext(events)
             await here.kill(workers[lost])

@@ -12,6 +12,7 @@ from engine.contract.errors import DeviceError
 from engine.contract.messages import Rows
 from stages.draft_model import CHUNK, LONG_CHUNK, DraftModel
 from stages.runner import Capabilities
+from tests.blockcache import BlockCache
 
 BLOCK, VOCABULARY = 8, 64
 
@@ -33,28 +34,23 @@ class ArithmeticRunner:
             max_step_tokens=0,
             context_length=context,
         )
-        self.cache = np.full((blocks, BLOCK), -1, np.int64)
+        self.cache = BlockCache(blocks, BLOCK)
         self.fed: list[list[tuple[int, int]]] = []  # per call: start and length of each row
         self.fail = False
 
     def infer(self, rows: Rows, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if self.fail:
             raise DeviceError("the device failed")
-        wanted, at, block_at = [], 0, 0
-        self.fed.append([(start, length) for start, length in rows.table[:, :2].tolist()])
-        for start, length, _, picked_start, picked, count in rows.table.tolist():
-            table = rows.blocks[block_at : block_at + count]
-            places = np.arange(start + length)
-            index = (table[places // BLOCK], places % BLOCK)
-            self.cache[index[0][start:], index[1][start:]] = value[at : at + length]
-            history = self.cache[index].tolist()
-            assert -1 not in history
-            wanted += [next_token(history[: start + i + 1]) for i in range(picked_start, picked_start + picked)]
-            at, block_at = at + length, block_at + count
+        wanted, fed = [], []
+        for row in self.cache.feed(rows, value):
+            assert -1 not in row.history
+            fed.append((row.start, row.length))
+            wanted += map(next_token, row.picks())
+        self.fed.append(fed)
         return np.eye(VOCABULARY, dtype=np.float32)[wanted].reshape(len(wanted), VOCABULARY)
 
     def reset(self) -> None:
-        self.cache[:] = -1
+        self.cache.clear()
 
     def close(self) -> None:
         pass
