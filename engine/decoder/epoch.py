@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from engine.contract.copies import with_copies
 from engine.contract.errors import ErrorCode, FrameError
 from engine.contract.ids import Incarnation, StepNumber
 from engine.contract.manifest import Manifest
@@ -42,7 +43,12 @@ def capacity_of(route: Route, manifest: Manifest, max_payload: int, config: Deco
         max_bytes=max_payload - FRAME_MARGIN - PRELUDE.size,
         hidden_size=manifest.hidden_size,
     )
-    return Capacity(blocks=blocks, slots=min([config.max_running, *slots]), limits=limits)
+    return Capacity(
+        blocks=blocks,
+        slots=min([config.max_running, *slots]),
+        limits=limits,
+        stateful=any(h.slots for h in route.chain),
+    )
 
 
 class EpochRunner:
@@ -90,6 +96,7 @@ class EpochRunner:
             incarnation=Incarnation(self._route.first.incarnation),
             rows=planned.rows,
             value=planned.tokens,
+            extra=with_copies(planned.copies),
         )
         tokens, sent = len(planned.tokens), time.monotonic()
         self._sent[planned.number] = (sent, tokens, sent + self._pace.patience(tokens))

@@ -43,6 +43,7 @@ class Ticket:
             usage=Usage(
                 prompt_tokens=sequence.prompt_length,
                 completion_tokens=len(answer.ids),
+                cached_tokens=sequence.cached,
                 drafted_tokens=sequence.drafts.checked,
                 accepted_tokens=sequence.drafts.accepted,
             ),
