@@ -8,6 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from engine.contract.control import Open, Opened
+from engine.contract.copies import copies_of
 from engine.contract.errors import DeviceError, ErrorCode, FrameError, StepError
 from engine.contract.ids import Epoch, StepNumber
 from engine.contract.messages import Frame, Step, StepFailed, StepResult
@@ -87,6 +88,8 @@ class StageCore:
 
     def _compute(self, step: Step, route: Route) -> tuple[str, Frame, str]:
         try:
+            if copies := copies_of(step.extra):
+                self._runner.copy_slots(copies)
             value = self._runner.infer(step.rows, step.value)
             return self._result(step, route, value)
         except (StepError, DeviceError):

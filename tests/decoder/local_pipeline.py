@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.client.client import Client
+from engine.contract.copies import SlotCopy
 from engine.contract.ids import Incarnation, StageIndex
 from engine.contract.manifest import SCHEMA, Manifest, StageManifest
 from engine.contract.messages import Rows
@@ -83,6 +84,9 @@ class ArithmeticShard:
             wanted += [next_token(history[: start + i + 1]) for i in range(picked_start, picked_start + picked)]
             at, block_at = at + length, block_at + count
         return np.eye(VOCABULARY, dtype=np.float32)[wanted]
+
+    def copy_slots(self, copies: Sequence[SlotCopy]) -> None:
+        raise AssertionError("only slots are copied")
 
     def reset(self) -> None:
         self._cache[:] = -1
