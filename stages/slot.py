@@ -52,6 +52,20 @@ class SlotMask:
         self.physical = self.length
         return keep
 
+    def fork(self, tokens: int) -> tuple["SlotMask", npt.NDArray[np.int64]]:
+        """The mask of a slot that gets the first `tokens` of this one, and the physical positions to copy for that."""
+        check_start(tokens, self.length)
+        twin = SlotMask(max(tokens, 256))
+        twin.append(tokens)
+        return twin, self._places[:tokens].copy()
+
+    def twin(self) -> "SlotMask":
+        """The mask of a slot that gets all of this one, masked positions included."""
+        twin = SlotMask(0)
+        twin._mask, twin._places = self._mask.copy(), self._places.copy()
+        twin.length, twin.physical = self.length, self.physical
+        return twin
+
     def _grow(self, needed: int) -> None:
         if needed > len(self._mask):
             more = np.zeros(max(needed, 2 * len(self._mask)) - len(self._mask), np.int64)

@@ -91,6 +91,17 @@ class Speculation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixCache:
+    """How much need not be computed, because another sequence began the same way."""
+
+    lookups: int = 0  # sequences admitted since start, replays included
+    hits: int = 0  # of those, with a beginning that was there
+    saved_tokens: int = 0
+    cached_blocks: int = 0  # now, in nobody's use
+    cached_slots: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderHeartbeat:
     """What a decoder says of itself every second."""
 
@@ -104,13 +115,14 @@ class DecoderHeartbeat:
     waiting: int  # requests admitted to the process, not yet running
     running: int  # requests
     blocks: int
-    free_blocks: int
+    free_blocks: int  # in nobody's use, those of the prefix cache included
     steps: int
     steps_in_flight: int
     replays: int  # epochs raised after the first
     tokens: int  # generated since start
     tokens_per_second: float  # over the last window
     speculation: Speculation
+    prefix_cache: PrefixCache = field(default_factory=PrefixCache)
 
 
 ControlMessage = Open | Opened | StageHeartbeat | DecoderHeartbeat
@@ -129,6 +141,8 @@ def from_json(kind: type[M], data: bytes) -> M:
         known = {f.name for f in fields(kind)}
         if "speculation" in known:
             found["speculation"] = Speculation(**found["speculation"])
+        if "prefix_cache" in found:
+            found["prefix_cache"] = PrefixCache(**found["prefix_cache"])
         return kind(**{name: value for name, value in found.items() if name in known})
     except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError) as error:
         raise FrameError(f"not a {kind.__name__}: {error}") from error

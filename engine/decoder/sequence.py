@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 from engine.contract.drafts import MAX_DRAFT_TOKENS
 from engine.contract.ids import RequestId
-from engine.contract.messages import IntArray
 from engine.contract.sampling import GREEDY, Sampling
 from engine.decoder.answer import Answer, Delta
 from engine.decoder.lookup import LookupIndex
 from engine.decoder.speculation import DraftState
 from engine.decoder.verification import Verdict
+from engine.kv.table import BlockTable
 
 CHOICE_MARK: Final = "#"  # in no request's id
 
@@ -24,8 +24,12 @@ def choice_id(request: RequestId, choice: int) -> RequestId:
     return RequestId(f"{request}{CHOICE_MARK}{choice}") if choice else request
 
 
-def _no_blocks() -> IntArray:
-    return np.empty(0, np.int32)
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """A running sequence that reads the first `tokens` of another one too."""
+
+    sequence: "Sequence"
+    tokens: int
 
 
 class Grammar(Protocol):
@@ -75,7 +79,12 @@ class Sequence:
     flying: int = 0  # rows under way whose results are wanted
     branch: int = 0  # raised when a draft fails: rows of an older branch are stale
     slot: int = -1
-    blocks: IntArray = field(default_factory=_no_blocks)
+    table: BlockTable = field(default_factory=BlockTable)
+    confirmed: int = 0  # leading tokens whose computation is over
+    cached: int = 0  # tokens of the prompt that were in the caches at its first admission
+    priority: int = 0
+    serial: int = 0  # of its arrival
+    lead: Lead | None = None  # whom it lets read first, chosen once while it waits
     last_step: int = -1  # the step that carried its latest row: oldest first is fair
     admitted: float | None = None
     first_token: float | None = None
@@ -190,10 +199,15 @@ class Sequence:
             self.drafting = "open"
         return accepted, checked
 
-    def forget(self) -> None:
-        """Nothing is in any cache any more: everything is sent again."""
-        self.sent, self.slot, self.last_step, self.flying = 0, -1, -1, 0
+    def rewind(self) -> None:
+        """It holds no cache any more: everything is sent again, and what is under way is stale."""
+        self.sent, self.confirmed, self.slot, self.last_step, self.flying = 0, 0, -1, -1, 0
         self.tail, self.drafting = [], "open"
         self.branch += 1
-        self.blocks = _no_blocks()
+        self.table = BlockTable()
+
+    def forget(self) -> None:
+        """The epoch is lost, and every cache with it."""
+        self.rewind()
+        self.lead = None
         self.idle_losses += 1

@@ -3,7 +3,7 @@
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from engine.contract.control import Speculation, StageHeartbeat
+from engine.contract.control import PrefixCache, Speculation, StageHeartbeat
 from engine.monitoring.depth import Depths
 
 
@@ -47,6 +47,16 @@ def _drafts(figures: Speculation) -> str:
     )
 
 
+def _reuse(figures: PrefixCache) -> str:
+    if not figures.hits:
+        return "prefixes none reused so far"
+    kept = f"{figures.cached_slots} slots" if figures.cached_slots else f"{figures.cached_blocks} blocks"
+    return (
+        f"prefixes {figures.hits / figures.lookups:.0%} of {figures.lookups} prompts began like an earlier one, "
+        f"{figures.saved_tokens} tokens not computed again, {kept} kept"
+    )
+
+
 def _lines(depths: Depths) -> list[str]:
     lines: list[str] = []
     decoder = depths.decoder
@@ -60,6 +70,7 @@ def _lines(depths: Depths) -> list[str]:
             f"{decoder.tokens_per_second:.1f} tokens/s, {decoder.replays} replays"
         )
         lines.append(_drafts(decoder.speculation))
+        lines.append(_reuse(decoder.prefix_cache))
     prompts = depths.prompts
     if prompts is None:
         lines.append("prompts  the broker has no queue for them")

@@ -39,8 +39,13 @@ def limits(**changes: int) -> StepLimits:
     return StepLimits(**(values | changes))
 
 
-def capacity(*, blocks: int = 64, slots: int = 16, **changes: int) -> Capacity:
-    return Capacity(blocks=blocks, slots=slots, limits=limits(**changes))
+def capacity(*, blocks: int = 64, slots: int = 16, stateful: int = False, **changes: int) -> Capacity:
+    return Capacity(blocks=blocks, slots=slots, limits=limits(**changes), stateful=bool(stateful))
+
+
+def stateful(slots: int = 4, **changes: int) -> Capacity:
+    """Stages that keep a state per slot, and no blocks."""
+    return capacity(blocks=0, slots=slots, stateful=True, block_size=0, min_row_tokens=1, **changes)
 
 
 def sequence(

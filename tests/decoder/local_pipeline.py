@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.client.client import Client
+from engine.contract.copies import SlotCopy
 from engine.contract.ids import Incarnation, StageIndex
 from engine.contract.manifest import SCHEMA, Manifest, StageManifest
 from engine.contract.messages import Rows
@@ -77,6 +78,9 @@ class ArithmeticShard:
                 raise RuntimeError("the shard crashes on this token")
             wanted += map(next_token, row.picks())
         return np.eye(VOCABULARY, dtype=np.float32)[wanted]
+
+    def copy_slots(self, copies: Sequence[SlotCopy]) -> None:
+        raise AssertionError("only slots are copied")
 
     def reset(self) -> None:
         self._cache.clear()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.contract.copies import SlotCopy
 from engine.contract.drafts import Draft, DraftRequest
 from engine.decoder.answer import Answer, EndRules
 from engine.decoder.core import DecoderCore, PlannedStep, Progress
@@ -49,6 +50,32 @@ class ScriptedTarget:
 
 
 @dataclass
+class SlotTarget:
+    """A whole pipeline of stateful shards: what a slot holds is found by its number, and moved by copies alone."""
+
+    next_token: NextToken
+    slots: dict[int, list[int]] = field(default_factory=dict)
+    rows: list[tuple[int, int, int]] = field(default_factory=list)  # start, length, picked
+    copies: list[SlotCopy] = field(default_factory=list)
+
+    def run(self, step: PlannedStep) -> np.ndarray:
+        for source, target, tokens in step.copies:
+            assert tokens <= len(self.slots[source])
+            assert source != target
+            self.slots[target] = self.slots[source][:tokens]
+        self.copies += step.copies
+        out: list[int] = []
+        at = 0
+        for start, length, slot, picked_start, picked, _ in step.rows.table.tolist():
+            assert start <= len(self.slots.get(slot, []))
+            history = self.slots[slot] = self.slots.get(slot, [])[:start] + step.tokens[at : at + length].tolist()
+            out += [self.next_token(history[: start + i + 1]) for i in range(picked_start, picked_start + picked)]
+            self.rows.append((start, length, picked))
+            at += length
+        return np.array(out, np.int32)
+
+
+@dataclass
 class ScriptedDraft:
     """A draft model without a model."""
 
@@ -63,7 +90,7 @@ class Loop:
     """What stands between the three: steps out, results back in order, drafts when they are asked for."""
 
     core: DecoderCore
-    target: ScriptedTarget
+    target: ScriptedTarget | SlotTarget
     draft: ScriptedDraft | None
     late: bool = False  # drafts come only after the next result, as over a slow link
     flying: list[PlannedStep] = field(default_factory=list)
@@ -98,7 +125,7 @@ class Loop:
 
 
 def drive(
-    core: DecoderCore, target: ScriptedTarget, draft: ScriptedDraft | None, *, late: bool = False
+    core: DecoderCore, target: ScriptedTarget | SlotTarget, draft: ScriptedDraft | None, *, late: bool = False
 ) -> list[Progress]:
     """Run until nothing is left to do."""
     loop = Loop(core, target, draft, late)

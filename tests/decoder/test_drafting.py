@@ -42,7 +42,7 @@ def test_on_equals_off(name: str, fixed: int | None, requests: int, steps_in_fli
     core = core_with(*sequences, steps_in_flight=steps_in_flight)
     drive(core, ScriptedTarget(target_token), ScriptedDraft(DRAFTS[name]), late=late)
     assert [one.answer.ids for one in sequences] == [plain(target_token, prompt, 40) for prompt in prompts]
-    assert core.blocks.free == core.blocks.total
+    assert core.blocks.available == core.blocks.total
 
 
 @pytest.mark.parametrize("steps_in_flight", [1, 2, 4])
@@ -105,7 +105,7 @@ def test_an_end_of_sequence_inside_an_accepted_window_ends_the_answer_there(at: 
     assert one.tokens == prompt + ids
     assert one.drafts.accepted <= len(ids) - 1
     assert core.speculation.accepted == one.drafts.accepted
-    assert core.blocks.free == core.blocks.total
+    assert core.blocks.available == core.blocks.total
 
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 3, 4, 5, 6, 11])

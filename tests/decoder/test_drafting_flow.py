@@ -31,7 +31,7 @@ def test_a_request_that_is_removed_with_windows_in_flight_disturbs_nobody() -> N
             assert gone.tail
             core.remove(gone)
     assert stays.answer.ids == plain(target_token, prompt, 40)
-    assert core.blocks.free == core.blocks.total
+    assert core.blocks.available == core.blocks.total
 
 
 @pytest.mark.parametrize("turns", range(2, 9))
@@ -44,7 +44,7 @@ def test_an_epoch_lost_with_windows_in_flight_is_replayed_without_a_trace(turns:
     core.open_epoch(capacity(blocks=64, steps_in_flight=3))
     drive(core, ScriptedTarget(target_token), draft)
     assert one.answer.ids == plain(target_token, prompt, 40)
-    assert core.blocks.free == 64
+    assert core.blocks.available == 64
 
 
 def test_drafts_asked_for_before_an_epoch_was_lost_do_no_harm_after_it() -> None:
