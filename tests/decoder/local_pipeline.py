@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from engine.client.client import Client
 from engine.contract.ids import Incarnation, StageIndex
-from engine.contract.manifest import SCHEMA, Manifest, StageManifest
 from engine.contract.messages import Rows
 from engine.decoder.admission import Admission
 from engine.decoder.config import DecoderConfig
@@ -32,11 +31,9 @@ from stages.identity import Identity, new_incarnation
 from stages.runner import Capabilities
 from stages.worker import StageWorker
 from tests.blockcache import BlockCache, digest
+from tests.manifests import HIDDEN, VOCABULARY, manifest
 
-VOCABULARY = 256
-HIDDEN = 2
 BLOCK = 8
-EOS = 255
 SUBJECTS = Subjects("test", "model")
 
 
@@ -99,31 +96,6 @@ class ByteTokenizer:
 
     def stream(self) -> TextStream:
         return ByteStream([bytes([i]) for i in range(VOCABULARY)])
-
-
-def manifest(stages: int = 2) -> Manifest:
-    return Manifest(
-        schema=SCHEMA,
-        name="model",
-        slug="model",
-        source="",
-        source_digest="",
-        split="split",
-        layers=stages,
-        hidden_size=HIDDEN,
-        vocabulary=VOCABULARY,
-        context_length=200,
-        kv_bytes_per_token=8,
-        beam_gather=True,
-        stages=tuple(
-            StageManifest(index=i, first_layer=i, last_layer=i + 1, model="", files=(), weight_bytes=0)
-            for i in range(stages)
-        ),
-        tokenizer_kind="huggingface",
-        tokenizer_files=(),
-        chat_template="yes",
-        eos_ids=(EOS,),
-    )
 
 
 def config(**changes: Any) -> DecoderConfig:
