@@ -80,6 +80,7 @@ def _stateful(
         shape,
         slots=options.slots,
         context_length=manifest.context_length,
+        spare=options.spare,
     )
 
 

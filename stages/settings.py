@@ -6,6 +6,7 @@ from typing import Final
 
 from engine.contract.control import Profile
 from stages.runner import RunnerKind
+from stages.slot import SPARE, Spare
 
 MIB: Final = 1 << 20
 EXACT_STEP_TOKENS: Final = 64  # steps of more tokens may take other matrix kernels (docs/decisions/0005)
@@ -21,6 +22,7 @@ class RunnerOptions:
     threads: int = 0  # 0: as the device likes
     kv_bytes: int = 512 * MIB  # paged: size of the pool
     slots: int = 8  # stateful: sequences at once
+    spare: Spare = SPARE  # stateful: rejected positions that a slot may carry
     cache: Path | None = None  # compiled models are kept there
     dynamic_quantization: bool = True  # activations in 8 bits where the CPU has instructions for it; off to compare
 
