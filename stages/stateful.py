@@ -16,12 +16,7 @@ from engine.contract.messages import Rows
 from stages.checks import RowChecks, ShardShape, check_copies
 from stages.openvino_errors import device_errors
 from stages.runner import Capabilities
-from stages.slot import SlotMask, check_start
-
-SPARE_MASKED: Final = 64  # rejected positions a slot may carry, plus a part of its length
-SPARE_SHARE: Final = 8
-# Measured on SmolLM2-135M, one thread: a masked position costs 0.015 ms per step, a compaction 15 ms at 200 tokens and
-# 58 ms at 1000, its next step 7 and 24 ms more. With two rejected tokens a step the least sum is near 64 + length / 8.
+from stages.slot import SlotMask, Spare, check_start
 
 
 class StatefulRunner:
@@ -35,9 +30,10 @@ class StatefulRunner:
         *,
         slots: int,
         context_length: int,
+        spare: Spare,
     ) -> None:
         """`sequence_axes`: the axis of each state, by name, that counts tokens; states left out stop compaction."""
-        self._compile, self._axes, self._shape = compile_shard, sequence_axes, shape
+        self._compile, self._axes, self._shape, self._spare = compile_shard, sequence_axes, shape, spare
         self.compiled = compile_shard()
         self._slots: dict[int, _Slot] = {}
         self.shares_model = not self._states_interfere()
@@ -102,7 +98,7 @@ class StatefulRunner:
             slot.restart()
         else:
             slot.mask.rewind(start)
-            if slot.mask.masked > SPARE_MASKED + slot.mask.length // SPARE_SHARE:
+            if not self._spare.allows(slot.mask.masked, slot.mask.length):
                 self._compact(slot)
         return self._feed(slot, start, value, picked)
 

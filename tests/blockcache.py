@@ -1,12 +1,19 @@
-"""A cache of blocks as a paged shard keeps it, for shards and pipelines whose model is arithmetic."""
+"""A model that is arithmetic, and the cache of blocks from which a paged shard of it reads."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
+from operator import mul
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.contract.messages import Rows
+
+
+def digest(history: Sequence[int]) -> int:
+    """A number that depends on every token and its place."""
+    return sum(map(mul, history, count(1))) + len(history)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +41,13 @@ class BlockCache:
     def feed(self, rows: Rows, tokens: npt.NDArray[np.integer]) -> Iterator[FedRow]:
         """Write the rows one after the other to where their block tables say, and read each of them back."""
         at = block_at = 0
-        for start, length, _, picked_start, picked, count in rows.table.tolist():
+        for start, length, _, picked_start, picked, used in rows.table.tolist():
             places = np.arange(start + length)
-            blocks = rows.blocks[block_at : block_at + count][places // self._size]
+            blocks = rows.blocks[block_at : block_at + used][places // self._size]
             self._tokens[blocks[start:], places[start:] % self._size] = tokens[at : at + length]
             history = self._tokens[blocks, places % self._size].tolist()
             yield FedRow(start, length, picked, start + picked_start, history)
-            at, block_at = at + length, block_at + count
+            at, block_at = at + length, block_at + used
 
     def clear(self) -> None:
         """As after the loss of an epoch."""

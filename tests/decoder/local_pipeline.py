@@ -17,7 +17,6 @@ import numpy.typing as npt
 from engine.client.client import Client
 from engine.contract.copies import SlotCopy
 from engine.contract.ids import Incarnation, StageIndex
-from engine.contract.manifest import SCHEMA, Manifest, StageManifest
 from engine.contract.messages import Rows
 from engine.decoder.admission import Admission
 from engine.decoder.config import DecoderConfig
@@ -32,18 +31,16 @@ from stages.heartbeat import Loaded
 from stages.identity import Identity, new_incarnation
 from stages.runner import Capabilities
 from stages.worker import StageWorker
-from tests.blockcache import BlockCache
+from tests.blockcache import BlockCache, digest
+from tests.manifests import HIDDEN, VOCABULARY, manifest
 
-VOCABULARY = 256
-HIDDEN = 2
 BLOCK = 8
-EOS = 255
 SUBJECTS = Subjects("test", "model")
 
 
 def next_token(history: Sequence[int]) -> int:
     """The model: letters, depending on everything before."""
-    return ord("a") + (sum((i + 1) * token for i, token in enumerate(history)) + len(history)) % 26
+    return ord("a") + digest(history) % 26
 
 
 def answer_to(prompt: str, count: int) -> str:
@@ -103,31 +100,6 @@ class ByteTokenizer:
 
     def stream(self) -> TextStream:
         return ByteStream([bytes([i]) for i in range(VOCABULARY)])
-
-
-def manifest(stages: int = 2) -> Manifest:
-    return Manifest(
-        schema=SCHEMA,
-        name="model",
-        slug="model",
-        source="",
-        source_digest="",
-        split="split",
-        layers=stages,
-        hidden_size=HIDDEN,
-        vocabulary=VOCABULARY,
-        context_length=200,
-        kv_bytes_per_token=8,
-        beam_gather=True,
-        stages=tuple(
-            StageManifest(index=i, first_layer=i, last_layer=i + 1, model="", files=(), weight_bytes=0)
-            for i in range(stages)
-        ),
-        tokenizer_kind="huggingface",
-        tokenizer_files=(),
-        chat_template="yes",
-        eos_ids=(EOS,),
-    )
 
 
 def config(**changes: Any) -> DecoderConfig:

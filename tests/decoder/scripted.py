@@ -12,7 +12,7 @@ from engine.decoder.answer import Answer, EndRules
 from engine.decoder.core import DecoderCore, PlannedStep, Progress
 from engine.decoder.sequence import Sequence as Running
 from engine.decoder.speculation import DraftState
-from tests.blockcache import BlockCache
+from tests.blockcache import BlockCache, digest
 from tests.decoder import fakes
 
 BLOCKS = 256
@@ -21,7 +21,7 @@ NextToken = Callable[[Sequence[int]], int]  # the token behind a history
 
 def target_token(history: Sequence[int]) -> int:
     """A letter that depends on everything before it."""
-    return (sum((i + 1) * token for i, token in enumerate(history)) + len(history)) % 26
+    return digest(history) % 26
 
 
 def erring(every: int) -> NextToken:

@@ -7,7 +7,8 @@ import pytest
 
 from engine.contract.errors import ManifestError
 from engine.decoder.cli import serve_decoder
-from tests.decoder.local_pipeline import config, manifest
+from tests.decoder.local_pipeline import config
+from tests.manifests import manifest
 
 
 def test_a_wrong_draft_is_refused_before_the_broker_is_waited_for(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Speculation in the decoder core, with scripted target and draft: on == off, and where answers end."""
 
+import random
 from collections.abc import Sequence
+from itertools import combinations, product
 
 import pytest
 
@@ -31,11 +33,18 @@ DRAFTS = {
 }
 
 
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("steps_in_flight", [1, 2, 3, 5])
-@pytest.mark.parametrize("requests", [1, 2, 3, 8])
-@pytest.mark.parametrize("fixed", [1, 3, 5, 10, None])
-@pytest.mark.parametrize("name", DRAFTS)
+CASES = list(product(DRAFTS, [1, 3, 5, 10, None], [1, 2, 3, 8], [1, 2, 3, 5], [False, True]))
+SOME = random.Random(0).sample(CASES, 200)  # of 640: every value meets every other
+
+
+def test_every_two_values_meet_in_some_case() -> None:
+    def pairs(cases: list[tuple[object, ...]]) -> set[object]:
+        return {(i, case[i], j, case[j]) for case in cases for i, j in combinations(range(5), 2)}
+
+    assert pairs(SOME) == pairs(CASES)
+
+
+@pytest.mark.parametrize(("name", "fixed", "requests", "steps_in_flight", "late"), SOME)
 def test_on_equals_off(name: str, fixed: int | None, requests: int, steps_in_flight: int, late: bool) -> None:
     sequences = [sequence(str(i), prompt=3 + 5 * i, fixed=fixed) for i in range(requests)]
     prompts = [list(one.tokens) for one in sequences]

@@ -17,15 +17,8 @@ from engine.decoder.drafters import RemoteDrafter, ThreadDrafter
 from engine.transport.memory import MemoryTransport
 from stages.draft_model import DraftModel
 from stages.sampling import Sampler, adjusted
-from tests.decoder.local_pipeline import (
-    EOS,
-    SUBJECTS,
-    VOCABULARY,
-    ArithmeticShard,
-    Pipeline,
-    next_token,
-    pipeline,
-)
+from tests.decoder.local_pipeline import SUBJECTS, ArithmeticShard, Pipeline, next_token, pipeline
+from tests.manifests import EOS, VOCABULARY
 
 WARM = {"temperature": 0.15, "seed": 11}  # three tokens of four are the likeliest
 PENALTIES = {"repetition_penalty": 1.2, "presence_penalty": 0.1, "frequency_penalty": 0.3}

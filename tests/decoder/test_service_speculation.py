@@ -11,7 +11,8 @@ from engine.contract.errors import DeviceError, PromptError
 from engine.decoder.drafters import RemoteDrafter, ThreadDrafter
 from engine.transport.memory import MemoryTransport
 from stages.draft_model import DraftModel
-from tests.decoder.local_pipeline import SUBJECTS, VOCABULARY, ArithmeticShard, Pipeline, answer_to, pipeline
+from tests.decoder.local_pipeline import SUBJECTS, ArithmeticShard, Pipeline, answer_to, pipeline
+from tests.manifests import VOCABULARY
 
 PROMPTS = ("hello", "a", "What is the capital of Japan?", "abcabcabcabcabcabc", "x" * 90)
 THREAD = ThreadPoolExecutor(1)
