@@ -4,6 +4,7 @@ import asyncio
 import sys
 from typing import Annotated, Any
 
+import orjson
 import typer
 from rich.console import Console
 
@@ -52,6 +53,14 @@ def prompt(
     text: Annotated[list[str] | None, typer.Argument(help="Prompts; without any, one per line of stdin.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends the answer; repeat it.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0 (default): the likeliest token; higher: livelier.")
+    ] = None,
+    top_p: Annotated[float | None, typer.Option(help="Only tokens that make up this share of the probability.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same answer.")] = None,
+    field: Annotated[
+        list[str] | None, typer.Option(help="Any other field of a prompt, NAME=JSON, e.g. top_k=40; repeat it.")
+    ] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end of the answer.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Send the text as it is, without the chat template.")] = False,
     now: Annotated[bool, typer.Option("--now", help="Request/reply instead of the durable queue.")] = False,
@@ -61,7 +70,15 @@ def prompt(
     model: Model = "",
 ) -> None:
     """Ask one or more prompts and stream the answers. Exit code 0 only if all succeeded."""
-    options: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop, "ignore_eos": ignore_eos or None}
+    options: dict[str, Any] = {
+        "max_tokens": max_tokens,
+        "stop": stop,
+        "temperature": temperature,
+        "top_p": top_p,
+        "seed": seed,
+        "ignore_eos": ignore_eos or None,
+        **dict(map(parse_field, field or [])),
+    }
     fields = {name: value for name, value in options.items() if value is not None}
     run_process(lambda: ask(text or read_prompts(), fields, nats, deployment, model, raw=raw, now=now, json=json))
 
@@ -75,6 +92,19 @@ def status(
 ) -> None:
     """Show stages, decoder and queues once."""
     run_process(lambda: show(nats, deployment, model, watch=False, json=json))
+
+
+def parse_field(text: str) -> tuple[str, Any]:
+    """A field of a prompt from NAME=JSON. Raises UsageError."""
+    name, mark, value = text.partition("=")
+    try:
+        if not (name and mark):
+            raise ValueError("no '='")
+        return name, orjson.loads(value)
+    except ValueError as error:
+        raise UsageError(
+            f"--field {text!r} is not NAME=JSON ({error}); a text needs quotes: name='\"a text\"'"
+        ) from error
 
 
 def read_prompts() -> list[str]:

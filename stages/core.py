@@ -47,6 +47,11 @@ class StageCore:
         self.refused = 0  # frames, dropped ones included; safe to read from any thread
 
     @property
+    def last(self) -> bool:
+        """Whether it samples."""
+        return self._identity.last
+
+    @property
     def epoch(self) -> Epoch:
         """The epoch adopted last; 0 before the first. Safe to read from any thread."""
         return self._gate.epoch

@@ -26,6 +26,7 @@ class Joining:
     What never gets its sides is let through as it is once a newer epoch is heard of: the gate refuses it.
     """
 
+    last: bool  # only the last stage waits
     _sides: dict[tuple[int, int], list[bytes]] = field(default_factory=dict[tuple[int, int], list[bytes]])
     _held: deque[tuple[Peek | None, Incoming]] = field(default_factory=deque[tuple[Peek | None, Incoming]])
     _epoch: int = 0
@@ -54,7 +55,7 @@ class Joining:
         return found
 
     def _complete(self, place: Peek | None) -> bool:
-        if place is None or place.epoch < self._epoch:
+        if not self.last or place is None or place.epoch < self._epoch:
             return True
         return len(self._sides.get((place.epoch, place.number), ())) >= place.sides
 

@@ -22,10 +22,9 @@ class Pump:
 
     def __init__(self, transport: Transport, core: StageCore, thread: Executor, load: Load) -> None:
         self._transport, self._core, self._thread, self._load = transport, core, thread, load
-        self._joining = Joining()
         self._room = asyncio.Semaphore(AHEAD)
         self._handed: asyncio.Queue[asyncio.Future[Outgoing | None]] = asyncio.Queue(AHEAD)
-        self._joining = Joining()
+        self._joining = Joining(core.last)
         self._joined: deque[Joined] = deque()
         self._unfinished = 0
 

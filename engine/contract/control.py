@@ -1,7 +1,7 @@
 """Rare messages: opening an epoch, heartbeats. JSON on the wire, so that any NATS client can read them."""
 
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import orjson
 
@@ -83,10 +83,22 @@ class Speculation:
     accepted: int = 0  # of those
     window: float = 0.0  # drafts per window, lately
     gain: float = 1.0  # expected speed relative to no drafts, lately
+    measured_gain: float = 0.0  # speed with drafts relative to without, at the present load; 0.0: not yet tried
     step_ms: float = 0.0  # of a step, whatever is in it
     step_token_ms: float = 0.0  # of each token in a step
     draft_token_ms: float = 0.0  # of each drafted token, as far as the pipe waits for it
     failures: int = 0  # times the draft model did not answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixCache:
+    """What sharing the beginnings of prompts saves, since start."""
+
+    lookups: int = 0  # sequences that started
+    hits: int = 0  # of those found some of their tokens computed already
+    tokens: int = 0  # they had
+    saved: int = 0  # of those need not be computed
+    cached_blocks: int = 0  # now: held by nobody, kept for whoever comes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +121,12 @@ class DecoderHeartbeat:
     replays: int  # epochs raised after the first
     tokens: int  # generated since start
     tokens_per_second: float  # over the last window
+    preemptions: int  # times a sequence gave its blocks to an older one
     speculation: Speculation
+    prefix_cache: PrefixCache
 
 
+_PARTS: Final = {"speculation": Speculation, "prefix_cache": PrefixCache}
 ControlMessage = Open | Opened | StageHeartbeat | DecoderHeartbeat
 M = TypeVar("M", Open, Opened, StageHeartbeat, DecoderHeartbeat)
 
@@ -126,8 +141,8 @@ def from_json(kind: type[M], data: bytes) -> M:
     try:
         found: dict[str, Any] = orjson.loads(data)
         known = {f.name for f in fields(kind)}
-        if "speculation" in known:
-            found["speculation"] = Speculation(**found["speculation"])
+        for name in known & _PARTS.keys():
+            found[name] = _PARTS[name](**found[name])
         return kind(**{name: value for name, value in found.items() if name in known})
     except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError) as error:
         raise FrameError(f"not a {kind.__name__}: {error}") from error

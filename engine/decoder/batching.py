@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.contract.messages import ROW_COLUMNS
-from engine.decoder.blocks import blocks_for
 from engine.decoder.sequence import Sequence
+from engine.kv.blocks import blocks_for
 
 MANY: Final = 1 << 20  # tokens: no limit
 

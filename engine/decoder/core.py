@@ -18,11 +18,12 @@ from engine.contract.messages import ROW_COLUMNS, IntArray, Rows
 from engine.contract.side import Logprobs, RowSide
 from engine.decoder.answer import Delta
 from engine.decoder.batching import RowPlan, StepLimits, plan_step
-from engine.decoder.blocks import BlockPool, blocks_for
 from engine.decoder.drafting import DraftModelAccess, DraftPlanner
 from engine.decoder.sequence import Sequence
 from engine.decoder.sides import build_sides
+from engine.decoder.tables import BlockTables, PrefixFigures
 from engine.decoder.verification import verify
+from engine.kv.blocks import blocks_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,9 @@ class DecoderCore:
         self.flights: dict[StepNumber, Flight] = {}
         self.capacity: Capacity | None = None
         self.speculation = DraftPlanner()
-        self.blocks = BlockPool(0)
+        self._figures = PrefixFigures()
+        self.tables = BlockTables(0, 0, self._figures)
+        self.preemptions = 0
         self._free_slots: list[int] = []
         self._next_number = StepNumber(0)
         self._last_result = 0.0
@@ -84,19 +87,22 @@ class DecoderCore:
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence (finished, cancelled, failed). Steps in flight for it are ignored when they return."""
         if sequence in self.running:
-            self.running.remove(sequence)
-            self.blocks.release(sequence.blocks)
-            self._free_slots.append(sequence.slot)
-            sequence.slot = -1
+            self._leave(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.tables.release(sequence)
+        self._free_slots.append(sequence.slot)
+        sequence.slot = -1
 
     # -- epochs
 
     def open_epoch(self, capacity: Capacity) -> None:
         """Start with empty block tables on a pipeline of that capacity."""
         self.capacity = capacity
-        self.blocks = BlockPool(capacity.blocks)
+        self.tables = BlockTables(capacity.blocks, capacity.limits.block_size, self._figures)
         self._free_slots = list(range(capacity.slots - 1, -1, -1))
         self._next_number = StepNumber(0)
         self.flights.clear()
@@ -105,6 +111,7 @@ class DecoderCore:
         """Everything in flight and every cache is gone: running sequences go back, in order, to be replayed first."""
         for sequence in reversed(self.running):
             sequence.forget()
+            sequence.idle_losses += 1
             self.waiting.appendleft(sequence)
         self.running.clear()
         self.flights.clear()
@@ -124,7 +131,8 @@ class DecoderCore:
         capacity = self.capacity
         if capacity is None or len(self.flights) >= capacity.limits.steps_in_flight:
             return None
-        self._admit(capacity, now)
+        self._preempt(self.tables.grow(self.running))
+        self._admit(now)
         plans = plan_step(self.running, capacity.limits)
         if not plans:
             return None
@@ -164,19 +172,34 @@ class DecoderCore:
             if (sequence := running.get(RequestId(request.key))) is not None:
                 self.speculation.take(sequence, request, draft)
 
-    def _admit(self, capacity: Capacity, now: float) -> None:
-        """First come, first served: the head of the queue waits for its blocks, nobody overtakes it."""
-        block_size = capacity.limits.block_size
+    def _preempt(self, sequences: Iterable[Sequence]) -> None:
+        """They gave their blocks to older ones; they are the first to come back."""
+        for sequence in sequences:
+            self._leave(sequence)
+            sequence.forget()
+            self.waiting.appendleft(sequence)
+            self.preemptions += 1
+
+    def _admit(self, now: float) -> None:
+        """First come, first served: the head of the queue waits for its blocks, nobody overtakes it.
+
+        Further choices of a request wait aside until the first one's prompt is read: they share its blocks.
+        """
+        reading = {s.request for s in self.running if not s.answering} if self.tables.shares else set[RequestId]()
+        aside: list[Sequence] = []
         while self.waiting and self._free_slots:
             sequence = self.waiting[0]
-            count = blocks_for(sequence.limit, block_size)
-            if not self.blocks.can_allocate(count):
-                return
+            if sequence.request in reading:
+                aside.append(self.waiting.popleft())
+                continue
+            if not self.tables.admit(sequence, len(self.running)):
+                break
             self.waiting.popleft()
-            sequence.blocks = np.array(self.blocks.allocate(count), np.int32)
+            reading.add(sequence.request)
             sequence.slot = self._free_slots.pop()
             sequence.admitted = sequence.admitted or now
             self.running.append(sequence)
+        self.waiting.extendleft(reversed(aside))
 
     def result(
         self, number: StepNumber, tokens: IntArray, now: float, logprobs: Items[Logprobs | None] = ()
@@ -188,23 +211,34 @@ class DecoderCore:
         flight = self.flights.pop(number)
         if len(tokens) != sum(plan.picked for plan in flight.plans) or len(logprobs) not in (0, len(tokens)):
             raise ValueError(f"step {number} brought {len(tokens)} tokens")
-        self.speculation.observe_step(flight.tokens, now - max(flight.sent, self._last_result))
-        self._last_result = now
+        seconds, self._last_result = now - max(flight.sent, self._last_result), now
+        self.speculation.observe_step(flight.tokens, seconds)
         progress: list[Progress] = []
         found, at = tokens.tolist(), 0
         for plan in flight.plans:
             target, known, at = found[at : at + plan.picked], logprobs[at : at + plan.picked], at + plan.picked
             sequence = plan.sequence
-            if not target or sequence.slot < 0 or plan.branch != sequence.branch:
-                continue  # a prompt chunk; removed meanwhile; behind a draft that failed
+            if sequence.slot < 0 or plan.branch != sequence.branch:
+                continue  # removed or replayed meanwhile; behind a draft that failed
+            if not target:  # a prompt chunk
+                self._confirm(plan)
+                continue
             verdict = verify(sequence.tail, target)
             delta = sequence.answer.accept(verdict.tokens, known)
             self.speculation.count(*sequence.take(verdict, delta))
             sequence.first_token = sequence.first_token or now
+            self._confirm(plan)
             if delta.finish:
                 self.remove(sequence)
             progress.append(Progress(sequence, delta))
+        if all(plan.picked for plan in flight.plans):
+            brought = sum(len(item.delta.ids) for item in progress)
+            self.speculation.referee.observe(brought, seconds, len(self.flights))
         return progress
+
+    def _confirm(self, plan: RowPlan) -> None:
+        plan.sequence.confirm(plan.start + plan.fresh)
+        self.tables.remember(plan.sequence)
 
 
 def build_rows(plans: Iterable[RowPlan], block_size: int) -> Rows:

@@ -8,6 +8,7 @@ from engine.contract.drafts import MAX_DRAFT_TOKENS, Draft, DraftRequest
 from engine.contract.sampling import GREEDY
 from engine.decoder.batching import StepLimits
 from engine.decoder.cost import Average, StepCost
+from engine.decoder.referee import Referee
 from engine.decoder.sequence import Sequence
 from engine.decoder.speculation import Choice
 
@@ -27,6 +28,7 @@ class DraftPlanner:
         self.window = Average(0.98)  # drafts per window, for people
         self.gain = Average(0.98)  # expected speed relative to no drafts, for people
         self.accepted = self.checked = 0  # drafts, since start
+        self.referee = Referee()
 
     def observe_step(self, tokens: int, seconds: float) -> None:
         """A step's result came so long after the one before, or after it was sent."""
@@ -48,6 +50,7 @@ class DraftPlanner:
         Lookups are taken at once. While the pipeline reads a prompt the draft model reads it too.
         """
         asked: list[DraftRequest] = []
+        worth_it = self.referee.drafting(len(running))
         for sequence in running:
             if not sequence.drafts.sources or sequence.drafting != "open":
                 continue
@@ -55,7 +58,8 @@ class DraftPlanner:
                 if model == "free" and "model" in sequence.drafts.sources:
                     asked.append(_ask(sequence, 0))
             elif sequence.at_rest or self._may_run_ahead(sequence, len(running), limits):
-                asked += self._decide(sequence, -(-len(running) // limits.steps_in_flight), limits, model)
+                rows = -(-len(running) // limits.steps_in_flight)
+                asked += self._decide(sequence, rows, limits, model, worth_it=worth_it)
         return asked
 
     def _may_run_ahead(self, sequence: Sequence, running: int, limits: StepLimits) -> bool:
@@ -64,10 +68,12 @@ class DraftPlanner:
         rate = sequence.drafts.acceptance(sequence.drafts.source).rate
         return rate ** (len(sequence.tail) + 1) >= AHEAD_LEAST
 
-    def _decide(self, sequence: Sequence, rows: int, limits: StepLimits, model: DraftModelAccess) -> list[DraftRequest]:
+    def _decide(
+        self, sequence: Sequence, rows: int, limits: StepLimits, model: DraftModelAccess, *, worth_it: bool
+    ) -> list[DraftRequest]:
         state, room = sequence.drafts, min(sequence.room, MAX_DRAFT_TOKENS)
         best, source, found = Choice(0, 1.0), "", ()
-        for name in state.sources:
+        for name in state.sources if worth_it or state.fixed is not None else ():
             drafts: tuple[int, ...] = ()
             if name == "lookup":
                 sequence.index.take(sequence.tokens)
@@ -108,6 +114,7 @@ class DraftPlanner:
             accepted=self.accepted,
             window=round(self.window.value, 2),
             gain=round(self.gain.value, 3),
+            measured_gain=round(self.referee.gain(), 3),
             step_ms=round(step * 1e3, 3),
             step_token_ms=round(token * 1e3, 3),
             draft_token_ms=round(self.draft_seconds.value * 1e3, 3),

@@ -71,6 +71,11 @@ class Sequence:
     branch: int = 0  # raised when a draft fails: rows of an older branch are stale
     slot: int = -1
     blocks: IntArray = field(default_factory=_no_blocks)
+    confirmed: int = 0  # tokens that results have shown to be in the caches
+    known: int = 0  # blocks, from the first, whose tokens the block pool knows
+    entry: int = 0  # its name for the last of them
+    cached: int = 0  # tokens of the prompt that were there already when it was admitted first
+    priority: int = 0  # higher goes first
     last_step: int = -1  # the step that carried its latest row: oldest first is fair
     admitted: float | None = None
     first_token: float | None = None
@@ -178,10 +183,20 @@ class Sequence:
             self.drafting = "open"
         return accepted, checked
 
+    def start_with(self, blocks: IntArray, held: int) -> None:
+        """It is admitted with these blocks, the first of which hold `held` of its tokens already."""
+        self.blocks, self.sent, self.confirmed = blocks, held, held
+        if self.admitted is None:
+            self.cached = held
+
     def forget(self) -> None:
-        """Nothing is in any cache any more: everything is sent again."""
+        """Nothing of it is in any cache any more: everything is sent again."""
         self.sent, self.slot, self.last_step, self.flying = 0, -1, -1, 0
+        self.confirmed = self.known = self.entry = 0
         self.tail, self.drafting = [], "open"
         self.branch += 1
         self.blocks = _no_blocks()
-        self.idle_losses += 1
+
+    def confirm(self, position: int) -> None:
+        """A row of its present branch that ended there has been computed on every stage."""
+        self.confirmed = max(self.confirmed, min(position, len(self.tokens) - 1))

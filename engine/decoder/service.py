@@ -129,6 +129,11 @@ class DecoderService:
         return max(self._epochs - 1, 0)
 
     @property
+    def running(self) -> int:
+        """Sequences in the pipeline."""
+        return len(self._core.running)
+
+    @property
     def draft_failures(self) -> int:
         """How often the draft model could not be asked."""
         return self._drafting.failures
@@ -167,14 +172,16 @@ class DecoderService:
             pid=os.getpid(),
             waiting=self._desk.open_requests - len(self._core.running),
             running=len(self._core.running),
-            blocks=self._core.blocks.total,
-            free_blocks=self._core.blocks.free,
+            blocks=self._core.tables.pool.total,
+            free_blocks=self._core.tables.pool.free,
             steps=self._steps,
             steps_in_flight=len(self._core.flights),
             replays=self.replays,
             tokens=self._rate.total,
             tokens_per_second=self._rate.per_second(now()),
+            preemptions=self._core.preemptions,
             speculation=self._core.speculation.figures(self._drafting.failures),
+            prefix_cache=self._core.tables.figures(),
         )
 
     async def _drain(

@@ -92,6 +92,7 @@ class Ticket:
     def _usage(self) -> Usage:
         return Usage(
             prompt_tokens=self.choices[0].prompt_length if self.choices else 0,
+            cached_tokens=self.choices[0].cached if self.choices else 0,
             completion_tokens=sum(len(sequence.answer.ids) for sequence in self.choices),
             drafted_tokens=sum(sequence.drafts.checked for sequence in self.choices),
             accepted_tokens=sum(sequence.drafts.accepted for sequence in self.choices),

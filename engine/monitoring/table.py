@@ -3,7 +3,7 @@
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from engine.contract.control import Speculation, StageHeartbeat
+from engine.contract.control import PrefixCache, Speculation, StageHeartbeat
 from engine.monitoring.depth import Depths
 
 
@@ -47,6 +47,14 @@ def _drafts(figures: Speculation) -> str:
     )
 
 
+def _prefixes(figures: PrefixCache, preemptions: int) -> str:
+    share = figures.saved / figures.tokens if figures.tokens else 0.0
+    return (
+        f"prefixes {figures.hits} of {figures.lookups} prompts began as others did, {share:.0%} of {figures.tokens} "
+        f"tokens saved, {figures.cached_blocks} blocks cached, {preemptions} preemptions"
+    )
+
+
 def _lines(depths: Depths) -> list[str]:
     lines: list[str] = []
     decoder = depths.decoder
@@ -59,6 +67,7 @@ def _lines(depths: Depths) -> list[str]:
             f"{decoder.free_blocks} of {decoder.blocks} blocks free, "
             f"{decoder.tokens_per_second:.1f} tokens/s, {decoder.replays} replays"
         )
+        lines.append(_prefixes(decoder.prefix_cache, decoder.preemptions))
         lines.append(_drafts(decoder.speculation))
     prompts = depths.prompts
     if prompts is None:

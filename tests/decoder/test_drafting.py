@@ -65,7 +65,7 @@ def test_on_equals_off(name: str, fixed: int | None, requests: int, steps_in_fli
     core = core_with(*sequences, steps_in_flight=steps_in_flight)
     drive(core, ScriptedTarget(target_token), ScriptedDraft(DRAFTS[name]), late=late)
     assert [one.answer.ids for one in sequences] == [plain(target_token, prompt, 40) for prompt in prompts]
-    assert core.blocks.free == core.blocks.total
+    assert core.tables.pool.free == core.tables.pool.total
 
 
 @pytest.mark.parametrize("steps_in_flight", [1, 2, 4])
@@ -128,7 +128,7 @@ def test_an_end_of_sequence_inside_an_accepted_window_ends_the_answer_there(at: 
     assert one.tokens == prompt + ids
     assert one.drafts.accepted <= len(ids) - 1
     assert core.speculation.accepted == one.drafts.accepted
-    assert core.blocks.free == core.blocks.total
+    assert core.tables.pool.free == core.tables.pool.total
 
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 3, 4, 5, 6, 11])
@@ -216,7 +216,7 @@ def test_a_request_that_is_removed_with_windows_in_flight_disturbs_nobody() -> N
         core.result(step.number, target.run(step), 4.0)
     drive(core, target, draft)
     assert stays.answer.ids == plain(target_token, prompt, 40)
-    assert core.blocks.free == core.blocks.total
+    assert core.tables.pool.free == core.tables.pool.total
 
 
 def test_an_epoch_lost_with_windows_in_flight_is_replayed_without_a_trace() -> None:
