@@ -38,7 +38,7 @@ SOME = random.Random(0).sample(CASES, 200)  # of 640: every value meets every ot
 
 
 def test_every_two_values_meet_in_some_case() -> None:
-    def pairs(cases: list[tuple[object, ...]]) -> set[object]:
+    def pairs(cases: Sequence[tuple[object, ...]]) -> set[object]:
         return {(i, case[i], j, case[j]) for case in cases for i, j in combinations(range(5), 2)}
 
     assert pairs(SOME) == pairs(CASES)
