@@ -14,6 +14,7 @@ from engine.contract.errors import ShardlineError, UsageError
 from engine.contract.prompt import FinalEvent, encode_event
 from engine.local.demo import PROMPTS, run_demo
 from engine.monitoring.cli import show
+from engine.options import DEFAULT_NATS, Nats
 from engine.service import run_process
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
@@ -22,10 +23,8 @@ app = typer.Typer(
     add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="One language model, several machines."
 )
 BROKER_SECONDS = 3.0
-Nats = Annotated[str, typer.Option(envvar="NATS_URL", help="Broker.")]
 Deployment = Annotated[str, typer.Option(help="As given to the stages and the decoder.")]
 Model = Annotated[str, typer.Option(help="Slug; found by itself when only one is served.")]
-DEFAULT_NATS = "nats://127.0.0.1:4222"
 
 
 @app.command()

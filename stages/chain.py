@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from engine.contract.copies import SlotCopy
 from engine.contract.manifest import load_manifest
 from engine.contract.messages import ROW_COLUMNS, FloatArray, IntArray, Rows
 from stages.loader import load_runner
@@ -41,6 +42,11 @@ class Chain:
     def block_size(self) -> int:
         """Tokens per block; 0 when no stage keeps blocks."""
         return max(runner.capabilities.block_size for runner in self.runners)
+
+    def copy_slots(self, copies: Sequence[SlotCopy]) -> None:
+        """On every stage."""
+        for runner in self.runners:
+            runner.copy_slots(copies)
 
     def infer(self, rows: Rows, tokens: IntArray) -> FloatArray:
         """Logits of the picked positions, float32 (picked, vocabulary)."""

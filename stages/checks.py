@@ -1,11 +1,13 @@
 """Are these rows safe to hand to native code? Vectorised, and before anything is computed (D4)."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from engine.contract.copies import SlotCopy
 from engine.contract.errors import ErrorCode, StepError
 from engine.contract.messages import ROW_COLUMNS, IntArray, Rows
 from stages.runner import Capabilities
@@ -76,6 +78,21 @@ class RowChecks:
             )
         if shape.first and (wrong := _outside(value, shape.vocabulary)) is not None:
             raise StepError(ErrorCode.INVALID_ROWS, f"token {wrong}, the vocabulary has {shape.vocabulary}")
+
+
+def check_copies(copies: Sequence[SlotCopy], held: Mapping[int, int], slots: int) -> None:
+    """All copies, before any is made. `held`: tokens in each slot that has any. Raises StepError(INVALID_ROWS)."""
+    lengths = dict(held)
+    for copy in copies:
+        source, target, tokens = copy
+        if not (0 <= source < slots and 0 <= target < slots) or source == target:
+            reason = f"must name two slots in [0, {slots})"
+        elif not 0 < tokens <= lengths.get(source, 0):
+            reason = f"wants {tokens} tokens of {lengths.get(source, 0)}"
+        else:
+            lengths[target] = tokens
+            continue
+        raise StepError(ErrorCode.INVALID_ROWS, f"a copy from slot {source} to slot {target} {reason}")
 
 
 _COLUMNS = ("start", "length", "slot", "picked from", "picked", "blocks")

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from engine.contract.manifest import Manifest, load_manifest
+from engine.options import DEFAULT_NATS, Cores, Deployment, Device, JsonLogs, Nats, Threads
 from engine.service import configure_logging, run_process, serve
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
@@ -49,13 +50,13 @@ class ProfileName(StrEnum):
 def run(
     index: Annotated[int, typer.Option(help="Which stage, from 0.")],
     shards: Annotated[Path, typer.Option(help="Folder written by shard-export split.")],
-    nats: Annotated[str, typer.Option(envvar="NATS_URL", help="Broker.")] = "nats://127.0.0.1:4222",
-    deployment: Annotated[str, typer.Option(help="Separates installations that share a broker.")] = "default",
+    nats: Nats = DEFAULT_NATS,
+    deployment: Deployment = "default",
     runner: Annotated[RunnerName, typer.Option(help="How attention runs.")] = RunnerName.paged,
     profile: Annotated[ProfileName, typer.Option(help="Equal to the last bit, or fast.")] = ProfileName.exact,
-    device: Annotated[str, typer.Option(help="OpenVINO device.")] = "CPU",
-    threads: Annotated[int, typer.Option(min=0, help="Threads that compute; 0: one per core in use.")] = 0,
-    cores: Annotated[str, typer.Option(help="Stay on these cores, e.g. 0,1 or 0-3.")] = "",
+    device: Device = "CPU",
+    threads: Threads = 0,
+    cores: Cores = "",
     kv_memory: Annotated[
         str, typer.Option(help="Paged: size of the KV cache, e.g. 2GiB; a share of free memory, e.g. 25%; auto: 50%.")
     ] = "auto",
@@ -66,7 +67,7 @@ def run(
     slots: Annotated[int, typer.Option(min=1, help="Stateful: sequences at once.")] = 8,
     cache: Annotated[Path | None, typer.Option(help="Keep compiled models here for the next start.")] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to finish steps after SIGTERM.")] = 10.0,
-    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log lines as JSON.")] = False,
+    json_logs: JsonLogs = False,
 ) -> None:
     """Serve one shard: compute its steps in order and send them on. SIGTERM drains."""
     run_process(

@@ -26,6 +26,20 @@ class StageConfig:
     json_logs: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftConfig:
+    """Options of `draft-run`; defaults live in its command line."""
+
+    draft: Path
+    shards: Path
+    nats: str
+    deployment: str
+    device: str
+    threads: int  # 0: one per core in use
+    cores: tuple[int, ...]  # empty: all
+    json_logs: bool
+
+
 def parse_kv_memory(text: str) -> int | KvShare:
     """Bytes, or a share of free memory, from e.g. "auto", "25%" or "2GiB". Raises UsageError."""
     if text.strip() == "auto":

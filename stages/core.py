@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.contract.control import Open, Opened
+from engine.contract.copies import copies_of
 from engine.contract.errors import DeviceError, ErrorCode, FrameError, StepError
 from engine.contract.ids import Epoch, StepNumber
 from engine.contract.messages import Frame, Step, StepFailed, StepResult
@@ -101,6 +102,8 @@ class StageCore:
     def _compute(self, step: Step, route: Route, sides: Sequence[bytes]) -> tuple[str, Frame, str]:
         try:
             wishes = read_sides(step, sides, self._identity.incarnation) if self._identity.last else ()
+            if copies := copies_of(step.extra):
+                self._runner.copy_slots(copies)
             value = self._runner.infer(step.rows, step.value)
             return self._result(step, route, value, wishes)
         except (StepError, DeviceError):

@@ -2,7 +2,8 @@
 
 Its cache needs no messages of its own: a request brings the whole sequence, and what the cache holds of it is found by
 comparing. Rejected drafts, tokens the target added, a prompt that came late: all are a row that starts where the two
-part. A wrong guess costs time, never text, so nothing here has to be exact.
+part. Sequences that begin alike share blocks, as in the decoder. A wrong guess costs time, never text, so nothing here
+has to be exact.
 """
 
 from collections.abc import Sequence
@@ -12,10 +13,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from engine.contract.drafts import Draft, DraftRequest, common_prefix
+from engine.contract.drafts import MAX_DRAFT_TOKENS, Draft, DraftRequest, common_prefix
 from engine.contract.errors import DeviceError
 from engine.contract.messages import ROW_COLUMNS, Rows
 from engine.contract.sampling import Sampling
+from engine.kv.blocks import BlockPool
+from engine.kv.table import BlockTable
 from stages.runner import Runner
 from stages.sampling import Sampler
 
@@ -28,7 +31,7 @@ class _Cached:
     """What the cache holds of one sequence."""
 
     tokens: tuple[int, ...] = ()
-    blocks: list[int] = field(default_factory=list[int])
+    table: BlockTable = field(default_factory=BlockTable)
 
 
 @dataclass(slots=True)
@@ -77,7 +80,7 @@ class DraftModel:
         """
         self._head = _Head(head, vocabulary)
         self._runner, self._vocabulary, self._can = runner, vocabulary, runner.capabilities
-        self._free: list[int] = []
+        self._pool = BlockPool(0, 0)
         self._cache: dict[str, _Cached] = {}  # least recently used first
         self._forget()
 
@@ -90,45 +93,57 @@ class DraftModel:
         budget = CHUNK if any(request.count for request in requests) else LONG_CHUNK
         keep = {request.key for request in requests}
         jobs = [self._job(request, budget, keep) for request in requests]
+        fed = [job for job in jobs if job is not None]
         try:
-            drafting = self._feed([job for job in jobs if job is not None])
+            drafting = self._feed(fed)
             while drafting := [job for job in drafting if len(job.drafts) < self._most(job.request)]:
                 self._extend(drafting)
         except DeviceError:
             self._forget()
             raise
+        for job in fed:
+            self._register(job)
         return [_draft(job) for job in jobs]
 
     def _forget(self) -> None:
         self._cache.clear()
-        self._free = list(range(self._can.blocks - 1, -1, -1))
+        self._pool = BlockPool(self._can.blocks, self._can.block_size)
 
     def _job(self, request: DraftRequest, budget: int, keep: set[str]) -> _Job | None:
         """None: this sequence is beyond the model."""
-        cached = self._cache.pop(request.key, None) or _Cached()
         length = len(request.tokens)
-        start = min(common_prefix(cached.tokens, request.tokens), length - 1)
+        cached = self._cache.pop(request.key, None) or self._shared(request)
+        start = cached.table.cut(self._pool, min(common_prefix(cached.tokens, request.tokens), length - 1))
         beyond = max(request.tokens[start:]) >= self._vocabulary
         if beyond or length >= self._can.context_length or not self._reserve(cached, length + request.count, keep):
-            self._free += cached.blocks
+            cached.table.clear(self._pool)
             return None
         self._cache[request.key] = cached
         end = min(length, start + budget)
         cached.tokens = request.tokens[:end]
         return _Job(request, cached, start, end)
 
+    def _shared(self, request: DraftRequest) -> _Cached:
+        """A new sequence, with the blocks of others that begin like it."""
+        table = BlockTable()
+        places = self._pool.index.match(request.tokens, len(request.tokens) - 1)
+        return _Cached(request.tokens[: table.share(self._pool, places)], table)
+
+    def _register(self, job: _Job) -> None:
+        """Others may share what this one has read; not the latest tokens, which may still turn out to be wrong."""
+        settled = min(job.end, len(job.request.tokens) - MAX_DRAFT_TOKENS)
+        job.cached.table.register(self._pool, job.request.tokens, settled)
+
     def _most(self, request: DraftRequest) -> int:
         return min(request.count, self._can.context_length - len(request.tokens))
 
     def _reserve(self, cached: _Cached, tokens: int, keep: set[str]) -> bool:
         """Blocks for a sequence that long, from those longest unused if need be; never from those of `keep`."""
-        missing = -(-min(tokens, self._can.context_length) // self._can.block_size) - len(cached.blocks)
-        while len(self._free) < missing:
+        while not cached.table.grow(self._pool, min(tokens, self._can.context_length)):
             oldest = next((key for key in self._cache if key not in keep), None)
             if oldest is None:
                 return False
-            self._free += self._cache.pop(oldest).blocks
-        cached.blocks += [self._free.pop() for _ in range(missing)]
+            self._cache.pop(oldest).table.clear(self._pool)
         return True
 
     def _feed(self, jobs: list[_Job]) -> list[_Job]:
@@ -159,7 +174,7 @@ class DraftModel:
             wanted = how is not None
             used = -(-(start + len(tokens)) // self._can.block_size)
             line[:] = (start, len(tokens), 0, len(tokens) - 1 if wanted else 0, wanted, used)
-            blocks += cached.blocks[:used]
+            blocks += cached.table.blocks[:used]
             flat += tokens
         logits: npt.NDArray[Any] = self._runner.infer(Rows(table, np.array(blocks, np.int32)), np.array(flat, np.int32))
         return self._head.choose(

@@ -88,6 +88,7 @@ def _stateful(
         shape,
         slots=options.slots,
         context_length=manifest.context_length,
+        spare=options.spare,
     )
 
 

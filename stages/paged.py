@@ -1,6 +1,7 @@
 # pyright: basic
 """Runs a shard with paged attention: a fixed pool of blocks, any mix of prefill chunks, decodes and verify rows."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -8,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
-from engine.contract.errors import DeviceError
+from engine.contract.copies import SlotCopy
+from engine.contract.errors import DeviceError, ErrorCode, StepError
 from engine.contract.messages import Rows
 from stages.checks import RowChecks, ShardShape
 from stages.openvino_errors import device_errors
@@ -86,6 +88,10 @@ class PagedRunner:
             self._request.infer()
             out = self._request.get_output_tensor(0).data
         return out.reshape(len(out), out.shape[-1])[:wanted]  # the pass leaves [tokens, 1, n]
+
+    def copy_slots(self, copies: Sequence[SlotCopy]) -> None:
+        """See Runner. Refused: what sequences share here are blocks."""
+        raise StepError(ErrorCode.INVALID_ROWS, f"{len(copies)} copies between slots, but a paged shard keeps none")
 
     def reset(self) -> None:
         """See Runner. Nothing to forget: a row's start and blocks say what of the pool counts."""

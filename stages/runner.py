@@ -1,10 +1,12 @@
 """What a shard runner is: the seam between a stage and OpenVINO."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy.typing as npt
 
+from engine.contract.copies import SlotCopy
 from engine.contract.messages import Rows
 
 RunnerKind = Literal["paged", "stateful"]
@@ -42,6 +44,14 @@ class Runner(Protocol):
         `value`: int32 (tokens,) into stage 0, else float32 (tokens, hidden). Returns float32 (tokens, hidden),
         or on the last stage logits, float32 (picked positions, vocabulary). The array is valid until the next call.
         Raises StepError for rows it must not compute, DeviceError when the device fails.
+        """
+        ...
+
+    def copy_slots(self, copies: Sequence[SlotCopy]) -> None:
+        """Give slots what others hold, one copy after the other.
+
+        Raises StepError, before any is made, for slots or lengths that do not exist, and on runners without slots;
+        DeviceError when the device fails.
         """
         ...
 

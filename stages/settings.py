@@ -8,6 +8,7 @@ from engine.contract.control import KvPrecision, Profile
 from engine.contract.errors import UsageError
 from stages.memory import KvShare
 from stages.runner import RunnerKind
+from stages.slot import SPARE, Spare
 
 MIB: Final = 1 << 20
 U8_KEYS: Final = "BY_TOKEN"  # BY_CHANNEL, the default, lets a rejected draft change accepted keys (docs/decisions/0010)
@@ -25,6 +26,7 @@ class RunnerOptions:
     kv_bytes: int | KvShare = 512 * MIB  # paged: size of the pool, or which part of free memory
     kv_precision: KvPrecision | None = None  # None: as the profile likes it
     slots: int = 8  # stateful: sequences at once
+    spare: Spare = SPARE  # stateful: rejected positions that a slot may carry
     cache: Path | None = None  # compiled models are kept there
     dynamic_quantization: bool = True  # activations in 8 bits where the CPU has instructions for it; off to compare
 

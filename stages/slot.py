@@ -1,9 +1,31 @@
 """Which positions of a slot's cache are real: mask-based rewind, without any tensor of the device."""
 
+from dataclasses import dataclass
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
 from engine.contract.errors import ErrorCode, StepError
+
+
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """How many rejected positions a slot may carry before its state is compacted: `fixed + length // per_tokens`.
+
+    Measured on SmolLM2-135M, one thread: a masked position costs 0.015 ms per step, a compaction 15 ms at 200 tokens
+    and 58 ms at 1000, its next step 7 and 24 ms more. With two rejected tokens a step the default costs least.
+    """
+
+    fixed: int = 64
+    per_tokens: int = 8
+
+    def allows(self, masked: int, length: int) -> bool:
+        """Whether a sequence of `length` tokens may go on carrying `masked` rejected positions."""
+        return masked <= self.fixed + length // self.per_tokens
+
+
+SPARE: Final = Spare()
 
 
 class SlotMask:
@@ -51,6 +73,20 @@ class SlotMask:
         self._places[: self.length] = np.arange(self.length)
         self.physical = self.length
         return keep
+
+    def fork(self, tokens: int) -> tuple["SlotMask", npt.NDArray[np.int64]]:
+        """The mask of a slot that gets the first `tokens` of this one, and the physical positions to copy for that."""
+        check_start(tokens, self.length)
+        twin = SlotMask(max(tokens, 256))
+        twin.append(tokens)
+        return twin, self._places[:tokens].copy()
+
+    def twin(self) -> "SlotMask":
+        """The mask of a slot that gets all of this one, masked positions included."""
+        twin = SlotMask(0)
+        twin._mask, twin._places = self._mask.copy(), self._places.copy()
+        twin.length, twin.physical = self.length, self.physical
+        return twin
 
     def _grow(self, needed: int) -> None:
         if needed > len(self._mask):

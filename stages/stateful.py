@@ -4,23 +4,19 @@
 On models with sliding windows a masked position still takes a place in the window; paged has no such limit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
+from engine.contract.copies import SlotCopy
 from engine.contract.messages import Rows
-from stages.checks import RowChecks, ShardShape
+from stages.checks import RowChecks, ShardShape, check_copies
 from stages.openvino_errors import device_errors
 from stages.runner import Capabilities
-from stages.slot import SlotMask, check_start
-
-SPARE_MASKED: Final = 64  # rejected positions a slot may carry, plus a part of its length
-SPARE_SHARE: Final = 8
-# Measured on SmolLM2-135M, one thread: a masked position costs 0.015 ms per step, a compaction 15 ms at 200 tokens and
-# 58 ms at 1000, its next step 7 and 24 ms more. With two rejected tokens a step the least sum is near 64 + length / 8.
+from stages.slot import SlotMask, Spare, check_start
 
 
 class StatefulRunner:
@@ -34,13 +30,14 @@ class StatefulRunner:
         *,
         slots: int,
         context_length: int,
+        spare: Spare,
     ) -> None:
         """`sequence_axes`: the axis of each state, by name, that counts tokens; states left out stop compaction."""
-        self._compile, self._axes, self._shape = compile_shard, sequence_axes, shape
+        self._compile, self._axes, self._shape, self._spare = compile_shard, sequence_axes, shape, spare
         self.compiled = compile_shard()
         self._slots: dict[int, _Slot] = {}
         self.shares_model = not self._states_interfere()
-        self.compactions = 0
+        self.compactions = self.copies = 0
         self.capabilities: Final = Capabilities(
             kind="stateful",
             blocks=0,
@@ -65,6 +62,14 @@ class StatefulRunner:
                 )
                 at += length
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def copy_slots(self, copies: Sequence[SlotCopy]) -> None:
+        """See Runner. What is copied has no rejected positions left, where states can be taken apart."""
+        held = {number: slot.mask.length for number, slot in self._slots.items()}
+        check_copies(copies, held, self.capabilities.slots)
+        with device_errors("the device failed"):
+            for source, target, tokens in copies:
+                self._copy(self._slots[source], self._slots.get(target) or self._new_slot(target), tokens)
 
     def reset(self) -> None:
         """See Runner."""
@@ -93,7 +98,7 @@ class StatefulRunner:
             slot.restart()
         else:
             slot.mask.rewind(start)
-            if slot.mask.masked > SPARE_MASKED + slot.mask.length // SPARE_SHARE:
+            if not self._spare.allows(slot.mask.masked, slot.mask.length):
                 self._compact(slot)
         return self._feed(slot, start, value, picked)
 
@@ -132,6 +137,19 @@ class StatefulRunner:
             kept = np.take(state.state.data, keep, axis=self._axes[state.name])
             state.state = ov.Tensor(np.ascontiguousarray(kept))
         self.compactions += 1
+
+    def _copy(self, source: "_Slot", target: "_Slot", tokens: int) -> None:
+        states = source.request.query_state()
+        if all(state.name in self._axes for state in states):
+            target.mask, keep = source.mask.fork(tokens)
+            kept = {s.name: np.take(s.state.data, keep, axis=self._axes[s.name]) for s in states}
+        else:
+            target.mask = source.mask.twin()
+            target.mask.rewind(tokens)
+            kept = {s.name: s.state.data.copy() for s in states}
+        for state in target.request.query_state():
+            state.state = ov.Tensor(np.ascontiguousarray(kept[state.name]))
+        self.copies += 1
 
     def _states_interfere(self) -> bool:
         """Start-up probe: does what one request of the model computes, or resets, change another's state?"""

@@ -4,12 +4,13 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-BASIC = {"engine.contract", "engine.wire", "engine.transport", "engine.monitoring", "engine.service"}
+BASIC = {"engine.contract", "engine.wire", "engine.transport", "engine.monitoring", "engine.options", "engine.service"}
 LAYERS: dict[str, set[str]] = {  # package -> packages of ours it may import
     "engine.contract": set(),
-    "engine.kv": set(),
+    "engine.kv": set(),  # what blocks hold, for the decoder and for draft models
     "engine.wire": {"engine.contract"},
     "engine.transport": {"engine.contract", "engine.wire"},
+    "engine.options": set(),
     "engine.service": {"engine.contract"},
     "engine.client": {"engine.contract", "engine.transport"},
     "engine.monitoring": {"engine.contract", "engine.transport"},

@@ -1,7 +1,7 @@
 """Rare messages: opening an epoch, heartbeats. JSON on the wire, so that any NATS client can read them."""
 
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import orjson
 
@@ -92,13 +92,13 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixCache:
-    """What sharing the beginnings of prompts saves, since start."""
+    """How much need not be computed, because another sequence began the same way."""
 
-    lookups: int = 0  # sequences that started
-    hits: int = 0  # of those found some of their tokens computed already
-    tokens: int = 0  # they had
-    saved: int = 0  # of those need not be computed
-    cached_blocks: int = 0  # now: held by nobody, kept for whoever comes
+    lookups: int = 0  # sequences admitted since start, replays included
+    hits: int = 0  # of those, with a beginning that was there
+    saved_tokens: int = 0
+    cached_blocks: int = 0  # now, in nobody's use
+    cached_slots: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,18 +115,16 @@ class DecoderHeartbeat:
     waiting: int  # requests admitted to the process, not yet running
     running: int  # requests
     blocks: int
-    free_blocks: int
+    free_blocks: int  # in nobody's use, those of the prefix cache included
     steps: int
     steps_in_flight: int
     replays: int  # epochs raised after the first
     tokens: int  # generated since start
     tokens_per_second: float  # over the last window
-    preemptions: int  # times a sequence gave its blocks to an older one
     speculation: Speculation
-    prefix_cache: PrefixCache
+    prefix_cache: PrefixCache = field(default_factory=PrefixCache)
 
 
-_PARTS: Final = {"speculation": Speculation, "prefix_cache": PrefixCache}
 ControlMessage = Open | Opened | StageHeartbeat | DecoderHeartbeat
 M = TypeVar("M", Open, Opened, StageHeartbeat, DecoderHeartbeat)
 
@@ -141,8 +139,10 @@ def from_json(kind: type[M], data: bytes) -> M:
     try:
         found: dict[str, Any] = orjson.loads(data)
         known = {f.name for f in fields(kind)}
-        for name in known & _PARTS.keys():
-            found[name] = _PARTS[name](**found[name])
+        if "speculation" in known:
+            found["speculation"] = Speculation(**found["speculation"])
+        if "prefix_cache" in found:
+            found["prefix_cache"] = PrefixCache(**found["prefix_cache"])
         return kind(**{name: value for name, value in found.items() if name in known})
     except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError) as error:
         raise FrameError(f"not a {kind.__name__}: {error}") from error

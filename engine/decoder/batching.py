@@ -29,6 +29,10 @@ class StepLimits:
     max_bytes: int  # of one frame between stages
     hidden_size: int
 
+    def share(self, running: int) -> int:
+        """Of so many running sequences, how many one step serves."""
+        return -(-running // self.steps_in_flight)
+
 
 @dataclass(frozen=True, slots=True)
 class RowPlan:
@@ -55,7 +59,7 @@ def plan_step(running: Items[Sequence], limits: StepLimits) -> list[RowPlan]:
     results of the one before are there.
     """
     ready = sorted((s for s in running if s.ready), key=lambda s: (s.prefilling, s.last_step))
-    share = -(-len(running) // limits.steps_in_flight)
+    share = limits.share(len(running))
     if len(ready) < share and any(s.awaits_drafts for s in running):
         return []  # a step of its own for whoever is early would cost as much as one for all
     if not ready and len(running) < limits.steps_in_flight:

@@ -1,9 +1,7 @@
 """`decoder-run`: the decoder of one pipeline."""
 
 import asyncio
-from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
@@ -13,9 +11,10 @@ from engine.contract.manifest import Manifest, check_files, load_manifest
 from engine.decoder.admission import Admission
 from engine.decoder.config import DecoderConfig
 from engine.decoder.constraint import ConstraintCompiler
-from engine.decoder.drafters import Drafter, RemoteDrafter, ThreadDrafter
+from engine.decoder.drafters import Drafter, Proposer, RemoteDrafter, ThreadDrafter
 from engine.decoder.service import DecoderService
 from engine.decoder.tokenizer import load_tokenizer
+from engine.options import DEFAULT_NATS, Deployment, JsonLogs, Nats
 from engine.service import configure_logging, run_process, serve
 from engine.transport.base import Transport
 from engine.transport.nats import connect
@@ -27,8 +26,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 def run(
     shards: Annotated[Path, typer.Option(help="Folder written by shard-export split (manifest and tokenizer).")],
-    nats: Annotated[str, typer.Option(envvar="NATS_URL", help="Broker.")] = "nats://127.0.0.1:4222",
-    deployment: Annotated[str, typer.Option(help="Separates installations that share a broker.")] = "default",
+    nats: Nats = DEFAULT_NATS,
+    deployment: Deployment = "default",
     max_running: Annotated[int, typer.Option(min=1, help="Requests in the pipeline at once.")] = 64,
     max_waiting: Annotated[int, typer.Option(min=0, help="Requests held here besides those.")] = 64,
     prefill_tokens: Annotated[int, typer.Option(min=8, help="Prompt tokens per step.")] = 256,
@@ -39,7 +38,7 @@ def run(
     draft: Annotated[str, typer.Option(help="Draft model: its folder, remote (draft-run), lookup or none.")] = "lookup",
     draft_tokens: Annotated[int | None, typer.Option(min=0, max=16, help="Always that many drafts.")] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to finish answers after SIGTERM.")] = 30.0,
-    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log lines as JSON.")] = False,
+    json_logs: JsonLogs = False,
 ) -> None:
     """Serve one pipeline: take prompts, keep steps in flight, send answers. SIGTERM drains."""
     config = DecoderConfig(
@@ -62,10 +61,11 @@ def run(
 
 
 async def serve_decoder(config: DecoderConfig) -> None:
-    """Load the tokenizer, connect, serve."""
+    """Load the tokenizer and the draft, connect, serve. Raises ManifestError, DeviceError."""
     configure_logging(json=config.json_logs)
     manifest = load_manifest(config.shards)
     await asyncio.to_thread(check_files, config.shards, manifest.tokenizer_files)
+    propose = await asyncio.to_thread(load_proposer, config.draft, manifest)
     tokenizer = await asyncio.to_thread(load_tokenizer, config.shards, manifest)
     compiler = await asyncio.to_thread(
         ConstraintCompiler, tokenizer, vocabulary=manifest.vocabulary, eos_ids=manifest.eos_ids
@@ -78,16 +78,16 @@ async def serve_decoder(config: DecoderConfig) -> None:
         config.draft_tokens,
         compiler,
     )
-    async with connect(config.nats, name="decoder") as transport:
-        subjects = Subjects(config.deployment, manifest.slug)
-        with drafter_of(config, manifest, transport, subjects) as drafter:
+    subjects = Subjects(config.deployment, manifest.slug)
+    with ThreadPoolExecutor(1, thread_name_prefix="draft") as thread:  # started by its first draft
+        async with connect(config.nats, name="decoder") as transport:
             service = DecoderService(
                 transport,
                 subjects,
                 admission,
                 config,
                 announce=lambda line: print(line, flush=True),
-                drafter=drafter,
+                drafter=drafter_of(config.draft, propose, thread, transport, subjects),
             )
             await serve(service, grace=config.grace)
 
@@ -97,24 +97,22 @@ def sources_of(draft: str) -> tuple[str, ...]:
     return {"none": (), "lookup": ("lookup",)}.get(draft, ("lookup", "model"))
 
 
-@contextmanager
-def drafter_of(
-    config: DecoderConfig, manifest: Manifest, transport: Transport, subjects: Subjects
-) -> Generator[Drafter | None]:
-    """The draft model of that option, loaded. Raises ManifestError, DeviceError."""
-    match config.draft:
-        case "none" | "lookup":
-            yield None
-        case "remote":
-            yield RemoteDrafter(transport, subjects.draft)
-        case folder:
-            from stages.draft_load import load_draft  # noqa: PLC0415  loads OpenVINO
+def load_proposer(draft: str, manifest: Manifest) -> Proposer | None:
+    """The draft model of a folder, loaded; None for other drafts. Blocks. Raises ManifestError, DeviceError."""
+    if draft in ("none", "lookup", "remote"):
+        return None
+    from stages.draft_load import load_draft  # noqa: PLC0415  loads OpenVINO
 
-            thread = ThreadPoolExecutor(1, thread_name_prefix="draft")
-            try:
-                yield ThreadDrafter(load_draft(Path(folder), manifest).propose, thread)
-            finally:
-                thread.shutdown(wait=True, cancel_futures=True)
+    return load_draft(Path(draft), manifest).propose
+
+
+def drafter_of(
+    draft: str, propose: Proposer | None, thread: Executor, transport: Transport, subjects: Subjects
+) -> Drafter | None:
+    """Who is asked for drafts; `propose` runs in `thread`."""
+    if draft == "remote":
+        return RemoteDrafter(transport, subjects.draft)
+    return ThreadDrafter(propose, thread) if propose else None
 
 
 if __name__ == "__main__":

@@ -1,38 +1,31 @@
 """The decoder without I/O: requests and step results in, steps and text out.
 
-The life of a request: `submit` > waits > `next_step` admits it (slot, blocks) and sends its prompt in chunks >
-`drafting` proposes what may follow > `result` accepts tokens > … > a rule ends it > its blocks are free. `lose_epoch`
-makes every running sequence start again from prompt + accepted tokens, so a lost worker costs time, never text.
+The life of a request: `submit` > waits > `next_step` admits it (slot, blocks, what of its prompt they hold already) and
+sends the rest of its prompt in chunks > `drafting` proposes what may follow > `result` accepts tokens and makes full
+blocks known to others > … > a rule ends it > its blocks are cached or free. When blocks run out, the youngest goes back
+to wait (preemption); `lose_epoch` does that to all. Either starts again from prompt + accepted tokens, so both cost
+time, never text.
 """
 
 from collections import deque
-from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
-import numpy as np
-
+from engine.contract.control import PrefixCache
+from engine.contract.copies import SlotCopy
 from engine.contract.drafts import Draft, DraftRequest
 from engine.contract.ids import RequestId, StepNumber
-from engine.contract.messages import ROW_COLUMNS, IntArray, Rows
+from engine.contract.messages import IntArray, Rows
 from engine.contract.side import Logprobs, RowSide
 from engine.decoder.answer import Delta
-from engine.decoder.batching import RowPlan, StepLimits, plan_step
+from engine.decoder.batching import RowPlan, plan_step
 from engine.decoder.drafting import DraftModelAccess, DraftPlanner
+from engine.decoder.rows import build_rows, build_tokens
 from engine.decoder.sequence import Sequence
 from engine.decoder.sides import build_sides
-from engine.decoder.tables import BlockTables, PrefixFigures
+from engine.decoder.tables import CacheTables, Capacity, ReuseCount, seniority
 from engine.decoder.verification import verify
-from engine.kv.blocks import blocks_for
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
-    """What the pipeline of this epoch can do: the intersection of its stages' capabilities."""
-
-    blocks: int  # 0: the pipeline keeps no blocks
-    slots: int  # sequences that may run at once
-    limits: StepLimits
+from engine.kv.blocks import BlockPool, blocks_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +36,7 @@ class PlannedStep:
     rows: Rows
     tokens: IntArray  # int32 (tokens of all rows,)
     sides: tuple[tuple[RowSide, ...], ...] = ()  # for the last stage, one group per frame
+    copies: tuple[SlotCopy, ...] = ()  # to be made before the rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,39 +65,44 @@ class DecoderCore:
         self.flights: dict[StepNumber, Flight] = {}
         self.capacity: Capacity | None = None
         self.speculation = DraftPlanner()
-        self._figures = PrefixFigures()
-        self.tables = BlockTables(0, 0, self._figures)
+        self.tables = CacheTables()
         self.preemptions = 0
-        self._free_slots: list[int] = []
+        self._reuse = ReuseCount()
+        self._serial = 0
         self._next_number = StepNumber(0)
         self._last_result = 0.0
+
+    @property
+    def blocks(self) -> BlockPool:
+        """Of the present epoch, or of the last one."""
+        return self.tables.pool
+
+    def prefix_cache(self) -> PrefixCache:
+        """What sequences found computed already."""
+        return self.tables.figures(self._reuse)
 
     # -- requests
 
     def submit(self, sequence: Sequence) -> None:
         """Queue a request behind those already waiting."""
+        self._serial += 1
+        sequence.serial = self._serial
         self.waiting.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence (finished, cancelled, failed). Steps in flight for it are ignored when they return."""
         if sequence in self.running:
-            self._leave(sequence)
+            self.running.remove(sequence)
+            self.tables.release(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
-
-    def _leave(self, sequence: Sequence) -> None:
-        self.running.remove(sequence)
-        self.tables.release(sequence)
-        self._free_slots.append(sequence.slot)
-        sequence.slot = -1
 
     # -- epochs
 
     def open_epoch(self, capacity: Capacity) -> None:
         """Start with empty block tables on a pipeline of that capacity."""
         self.capacity = capacity
-        self.tables = BlockTables(capacity.blocks, capacity.limits.block_size, self._figures)
-        self._free_slots = list(range(capacity.slots - 1, -1, -1))
+        self.tables = CacheTables.of(capacity)
         self._next_number = StepNumber(0)
         self.flights.clear()
 
@@ -111,7 +110,6 @@ class DecoderCore:
         """Everything in flight and every cache is gone: running sequences go back, in order, to be replayed first."""
         for sequence in reversed(self.running):
             sequence.forget()
-            sequence.idle_losses += 1
             self.waiting.appendleft(sequence)
         self.running.clear()
         self.flights.clear()
@@ -131,16 +129,15 @@ class DecoderCore:
         capacity = self.capacity
         if capacity is None or len(self.flights) >= capacity.limits.steps_in_flight:
             return None
-        self._preempt(self.tables.grow(self.running))
         self._admit(now)
-        plans = plan_step(self.running, capacity.limits)
+        plans = self._plan(capacity)
         if not plans:
             return None
         number = self._next_number
         self._next_number = StepNumber(number + 1)
         limits = capacity.limits
         rows, sides = build_rows(plans, limits.block_size), build_sides(plans, limits.max_bytes)
-        step = PlannedStep(number, rows, build_tokens(plans), sides)
+        step = PlannedStep(number, rows, build_tokens(plans), sides, self.tables.slots.take_copies())
         for plan in plans:
             self._sent(plan, number)
         self.flights[number] = Flight(plans, now, len(step.tokens))
@@ -148,7 +145,6 @@ class DecoderCore:
 
     def _sent(self, plan: RowPlan, number: StepNumber) -> None:
         sequence = plan.sequence
-        sequence.drafts.sent += max(plan.start + plan.fresh - max(len(sequence.tokens), sequence.sent), 0)
         sequence.sent = plan.start + plan.fresh
         sequence.last_step = number
         if plan.picked:
@@ -172,34 +168,45 @@ class DecoderCore:
             if (sequence := running.get(RequestId(request.key))) is not None:
                 self.speculation.take(sequence, request, draft)
 
-    def _preempt(self, sequences: Iterable[Sequence]) -> None:
-        """They gave their blocks to older ones; they are the first to come back."""
-        for sequence in sequences:
-            self._leave(sequence)
-            sequence.forget()
-            self.waiting.appendleft(sequence)
-            self.preemptions += 1
+    def _next_waiting(self) -> Sequence | None:
+        """First come, first served; who shares a beginning that is being read lets others go first."""
+        return next((one for one in self.waiting if not self.tables.waits(one, self.running)), None)
 
     def _admit(self, now: float) -> None:
-        """First come, first served: the head of the queue waits for its blocks, nobody overtakes it.
-
-        Further choices of a request wait aside until the first one's prompt is read: they share its blocks.
-        """
-        reading = {s.request for s in self.running if not s.answering} if self.tables.shares else set[RequestId]()
-        aside: list[Sequence] = []
-        while self.waiting and self._free_slots:
-            sequence = self.waiting[0]
-            if sequence.request in reading:
-                aside.append(self.waiting.popleft())
-                continue
-            if not self.tables.admit(sequence, len(self.running)):
-                break
-            self.waiting.popleft()
-            reading.add(sequence.request)
-            sequence.slot = self._free_slots.pop()
-            sequence.admitted = sequence.admitted or now
+        """While there are slots: whose turn it is waits for its blocks, and nobody overtakes it."""
+        while self.tables.slots.free and (sequence := self._next_waiting()) is not None:
+            found = self.tables.admit(sequence, self.running)
+            if found is None:
+                return
+            self.waiting.remove(sequence)
+            self._reuse.add(found)
+            if sequence.admitted is None:
+                sequence.admitted, sequence.cached = now, found
+            sequence.lead = None
             self.running.append(sequence)
-        self.waiting.extendleft(reversed(aside))
+
+    def _plan(self, capacity: Capacity) -> list[RowPlan]:
+        """Rows that have their blocks. Each round without any has preempted somebody, so there is an end."""
+        while plans := plan_step(self.running, capacity.limits):
+            for plan in sorted(plans, key=lambda plan: seniority(plan.sequence), reverse=True):
+                self._provide(plan)
+            if granted := [plan for plan in plans if plan.sequence.slot >= 0]:
+                return granted
+        return []
+
+    def _provide(self, plan: RowPlan) -> None:
+        """Blocks for a row. The youngest pays, this one if need be; the oldest always has its way, and so an end."""
+        sequence = plan.sequence
+        while sequence.slot >= 0 and not self.tables.grow(sequence, plan.start + plan.length):
+            self._preempt(min(self.running, key=seniority))
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Back to the front of the queue; later it is replayed like after a lost epoch."""
+        self.running.remove(sequence)
+        self.tables.release(sequence)
+        sequence.rewind()
+        self.waiting.appendleft(sequence)
+        self.preemptions += 1
 
     def result(
         self, number: StepNumber, tokens: IntArray, now: float, logprobs: Items[Logprobs | None] = ()
@@ -217,46 +224,21 @@ class DecoderCore:
         found, at = tokens.tolist(), 0
         for plan in flight.plans:
             target, known, at = found[at : at + plan.picked], logprobs[at : at + plan.picked], at + plan.picked
-            sequence = plan.sequence
+            sequence, end = plan.sequence, plan.start + plan.fresh
             if sequence.slot < 0 or plan.branch != sequence.branch:
-                continue  # removed or replayed meanwhile; behind a draft that failed
+                continue  # removed or preempted meanwhile; behind a draft that failed
             if not target:  # a prompt chunk
-                self._confirm(plan)
+                self.tables.confirm(sequence, end)
                 continue
             verdict = verify(sequence.tail, target)
             delta = sequence.answer.accept(verdict.tokens, known)
             self.speculation.count(*sequence.take(verdict, delta))
+            self.tables.confirm(sequence, end)
             sequence.first_token = sequence.first_token or now
-            self._confirm(plan)
             if delta.finish:
                 self.remove(sequence)
             progress.append(Progress(sequence, delta))
-        if all(plan.picked for plan in flight.plans):
+        if all(plan.picked for plan in flight.plans) and all(s.drafts.adapts for s in self.running):
             brought = sum(len(item.delta.ids) for item in progress)
             self.speculation.referee.observe(brought, seconds, len(self.flights))
         return progress
-
-    def _confirm(self, plan: RowPlan) -> None:
-        plan.sequence.confirm(plan.start + plan.fresh)
-        self.tables.remember(plan.sequence)
-
-
-def build_rows(plans: Iterable[RowPlan], block_size: int) -> Rows:
-    """The columns of a step's rows."""
-    plans = list(plans)
-    table = np.zeros((len(plans), ROW_COLUMNS), np.int32)
-    blocks: list[IntArray] = []
-    for line, plan in zip(table, plans, strict=True):
-        used = plan.sequence.blocks[: blocks_for(plan.start + plan.length, block_size)]
-        line[:] = (plan.start, plan.length, plan.sequence.slot, plan.picked_start, plan.picked, len(used))
-        blocks.append(used)
-    return Rows(table, np.concatenate(blocks))
-
-
-def build_tokens(plans: Iterable[RowPlan]) -> IntArray:
-    """Token ids of all rows, dummies as 0, int32 (tokens,)."""
-    flat: list[int] = []
-    for plan in plans:
-        flat += plan.sequence.stream(plan.start, plan.start + plan.fresh)
-        flat += [0] * plan.dummies
-    return np.array(flat, np.int32)

@@ -65,7 +65,7 @@ class StepCost:
         factor, straight = self._factors.get(tokens), fixed + per_token * tokens
         if factor is None:
             return straight
-        return straight * (FIRM * 1.0 + factor.weight * factor.value) / (FIRM + factor.weight)
+        return straight * (FIRM + factor.weight * factor.value) / (FIRM + factor.weight)
 
     @property
     def known(self) -> bool:

@@ -23,6 +23,7 @@ from engine.transport.base import Transport
 REMOTE_SECONDS: Final = 2.0  # then the pipeline goes on without drafts
 REST_SECONDS: Final = 5.0  # after a failure, before a draft model is asked again
 MAX_KEYS: Final = 256  # sequences a remote model is thought to know
+Proposer = Callable[[Sequence[DraftRequest]], list[Draft]]
 log = logging.getLogger("shardline.decoder")
 
 
@@ -37,7 +38,7 @@ class Drafter(Protocol):
 class ThreadDrafter:
     """Runs the model of this process away from the event loop."""
 
-    def __init__(self, propose: Callable[[Sequence[DraftRequest]], list[Draft]], thread: Executor) -> None:
+    def __init__(self, propose: Proposer, thread: Executor) -> None:
         """`propose` may block (stages.draft_model)."""
         self._propose, self._thread = propose, thread
 

@@ -58,8 +58,7 @@ class DraftPlanner:
                 if model == "free" and "model" in sequence.drafts.sources:
                     asked.append(_ask(sequence, 0))
             elif sequence.at_rest or self._may_run_ahead(sequence, len(running), limits):
-                rows = -(-len(running) // limits.steps_in_flight)
-                asked += self._decide(sequence, rows, limits, model, worth_it=worth_it)
+                asked += self._decide(sequence, limits.share(len(running)), limits, model, worth_it=worth_it)
         return asked
 
     def _may_run_ahead(self, sequence: Sequence, running: int, limits: StepLimits) -> bool:
@@ -71,6 +70,9 @@ class DraftPlanner:
     def _decide(
         self, sequence: Sequence, rows: int, limits: StepLimits, model: DraftModelAccess, *, worth_it: bool
     ) -> list[DraftRequest]:
+        if sequence.extend_by_grammar():
+            sequence.drafting = "decided"
+            return []
         state, room = sequence.drafts, min(sequence.room, MAX_DRAFT_TOKENS)
         best, source, found = Choice(0, 1.0), "", ()
         for name in state.sources if worth_it or state.fixed is not None else ():

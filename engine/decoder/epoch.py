@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from engine.contract.copies import with_copies
 from engine.contract.errors import ErrorCode, FrameError
 from engine.contract.ids import Incarnation, StepNumber
 from engine.contract.manifest import Manifest
@@ -43,7 +44,12 @@ def capacity_of(route: Route, manifest: Manifest, max_payload: int, config: Deco
         max_bytes=max_payload - FRAME_MARGIN - PRELUDE.size,
         hidden_size=manifest.hidden_size,
     )
-    return Capacity(blocks=blocks, slots=min([config.max_running, *slots]), limits=limits)
+    return Capacity(
+        blocks=blocks,
+        slots=min([config.max_running, *slots]),
+        limits=limits,
+        stateful=any(h.slots for h in route.chain),
+    )
 
 
 class EpochRunner:
@@ -93,6 +99,7 @@ class EpochRunner:
             rows=planned.rows,
             value=planned.tokens,
             sides=len(planned.sides),
+            extra=with_copies(planned.copies),
         )
         for rows in planned.sides:
             await self._transport.publish(self._side_subject, encode(self._side(planned, rows)), reply=self._done)

@@ -7,13 +7,14 @@ from typing import Final, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from engine.contract.drafts import MAX_DRAFT_TOKENS
 from engine.contract.ids import RequestId
-from engine.contract.messages import IntArray
 from engine.contract.sampling import GREEDY, Sampling
 from engine.decoder.answer import Answer, Delta
 from engine.decoder.lookup import LookupIndex
 from engine.decoder.speculation import DraftState
 from engine.decoder.verification import Verdict
+from engine.kv.table import BlockTable
 
 CHOICE_MARK: Final = "#"  # in no request's id
 
@@ -23,8 +24,12 @@ def choice_id(request: RequestId, choice: int) -> RequestId:
     return RequestId(f"{request}{CHOICE_MARK}{choice}") if choice else request
 
 
-def _no_blocks() -> IntArray:
-    return np.empty(0, np.int32)
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """A running sequence that reads the first `tokens` of another one too."""
+
+    sequence: "Sequence"
+    tokens: int
 
 
 class Grammar(Protocol):
@@ -36,6 +41,10 @@ class Grammar(Protocol):
 
     def filter(self, drafts: Items[int]) -> tuple[int, ...]:
         """The longest beginning of `drafts` that is allowed."""
+        ...
+
+    def forced(self, limit: int) -> tuple[int, ...]:
+        """Up to `limit` tokens that are certain to come next; often none."""
         ...
 
     def accept(self, tokens: Items[int]) -> None:
@@ -70,12 +79,12 @@ class Sequence:
     flying: int = 0  # rows under way whose results are wanted
     branch: int = 0  # raised when a draft fails: rows of an older branch are stale
     slot: int = -1
-    blocks: IntArray = field(default_factory=_no_blocks)
-    confirmed: int = 0  # tokens that results have shown to be in the caches
-    known: int = 0  # blocks, from the first, whose tokens the block pool knows
-    entry: int = 0  # its name for the last of them
-    cached: int = 0  # tokens of the prompt that were there already when it was admitted first
-    priority: int = 0  # higher goes first
+    table: BlockTable = field(default_factory=BlockTable)
+    confirmed: int = 0  # leading tokens whose computation is over
+    cached: int = 0  # tokens of the prompt that were in the caches at its first admission
+    priority: int = 0
+    serial: int = 0  # of its arrival
+    lead: Lead | None = None  # whom it lets read first, chosen once while it waits
     last_step: int = -1  # the step that carried its latest row: oldest first is fair
     admitted: float | None = None
     first_token: float | None = None
@@ -148,6 +157,13 @@ class Sequence:
             return self.tokens[start:end]
         return self.tokens[start:] + self.tail[max(start - certain, 0) : end - certain]
 
+    def extend_by_grammar(self) -> bool:
+        """Take what the grammar leaves no choice about as drafts; whether there was any."""
+        if self.constraint is None or self.tail:
+            return False
+        self.extend_tail(self.constraint.forced(min(self.room, MAX_DRAFT_TOKENS)))
+        return bool(self.tail)
+
     def extend_tail(self, drafts: Items[int]) -> None:
         """More drafts behind those that are there: allowed ones, and none behind an end-of-sequence token."""
         if self.constraint is not None:
@@ -183,20 +199,15 @@ class Sequence:
             self.drafting = "open"
         return accepted, checked
 
-    def start_with(self, blocks: IntArray, held: int) -> None:
-        """It is admitted with these blocks, the first of which hold `held` of its tokens already."""
-        self.blocks, self.sent, self.confirmed = blocks, held, held
-        if self.admitted is None:
-            self.cached = held
-
-    def forget(self) -> None:
-        """Nothing of it is in any cache any more: everything is sent again."""
-        self.sent, self.slot, self.last_step, self.flying = 0, -1, -1, 0
-        self.confirmed = self.known = self.entry = 0
+    def rewind(self) -> None:
+        """It holds no cache any more: everything is sent again, and what is under way is stale."""
+        self.sent, self.confirmed, self.slot, self.last_step, self.flying = 0, 0, -1, -1, 0
         self.tail, self.drafting = [], "open"
         self.branch += 1
-        self.blocks = _no_blocks()
+        self.table = BlockTable()
 
-    def confirm(self, position: int) -> None:
-        """A row of its present branch that ended there has been computed on every stage."""
-        self.confirmed = max(self.confirmed, min(position, len(self.tokens) - 1))
+    def forget(self) -> None:
+        """The epoch is lost, and every cache with it."""
+        self.rewind()
+        self.lead = None
+        self.idle_losses += 1

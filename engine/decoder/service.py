@@ -172,16 +172,15 @@ class DecoderService:
             pid=os.getpid(),
             waiting=self._desk.open_requests - len(self._core.running),
             running=len(self._core.running),
-            blocks=self._core.tables.pool.total,
-            free_blocks=self._core.tables.pool.free,
+            blocks=self._core.blocks.total,
+            free_blocks=self._core.blocks.available,
             steps=self._steps,
             steps_in_flight=len(self._core.flights),
             replays=self.replays,
             tokens=self._rate.total,
             tokens_per_second=self._rate.per_second(now()),
-            preemptions=self._core.preemptions,
             speculation=self._core.speculation.figures(self._drafting.failures),
-            prefix_cache=self._core.tables.figures(),
+            prefix_cache=self._core.prefix_cache(),
         )
 
     async def _drain(

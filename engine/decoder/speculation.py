@@ -72,9 +72,13 @@ class DraftState:
     lookup: Acceptance = field(default_factory=lambda: Acceptance(0.6))
     source: str = ""  # of the drafts under way
     undrafted: int = 0  # tokens since a draft was last compared
-    sent: int = 0  # drafts that went into a step
     checked: int = 0  # drafts that were compared with the target's token
     accepted: int = 0  # of those
+
+    @property
+    def adapts(self) -> bool:
+        """Whether it drafts as much as pays."""
+        return bool(self.sources) and self.fixed is None
 
     def acceptance(self, source: str) -> Acceptance:
         """Of that source."""

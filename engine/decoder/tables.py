@@ -1,116 +1,139 @@
-"""Block tables of the running sequences: what they start with, how they grow, who gives way, what is remembered.
+"""What the caches of one epoch hold for whom: blocks and slots, and what a new sequence finds there already."""
 
-Blocks are given out as they are needed, not for the longest answer possible; when they run out the youngest sequence
-gives way and is replayed later. The oldest never gives way, and no sequence is accepted that the whole pool could not
-hold, so every one of them ends.
-"""
-
+from collections.abc import Iterable
 from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
 from engine.contract.control import PrefixCache
-from engine.contract.drafts import MAX_DRAFT_TOKENS
-from engine.decoder.sequence import Sequence
+from engine.contract.drafts import common_prefix
+from engine.decoder.batching import StepLimits
+from engine.decoder.sequence import Lead, Sequence
+from engine.decoder.slots import LEAST_SHARED, SlotPool
 from engine.kv.blocks import BlockPool, blocks_for
 
-UNSHARED_TOKENS: Final = 2  # last ones of a prompt: at least so many are computed, for there must be a row to answer
-HEADROOM: Final = 2 * (MAX_DRAFT_TOKENS + 1)  # tokens: the longest row, and another one sent ahead
+UNREAD: Final = 2  # tokens at the end of a sequence that are always computed: a row of its own for the next token
 
 
-class PrefixFigures:
-    """What the prefix cache brought, since start."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What the pipeline of this epoch can do: the intersection of its stages' capabilities."""
 
-    def __init__(self) -> None:
-        self.lookups = self.hits = self.tokens = self.saved = 0
+    blocks: int  # 0: the pipeline keeps no blocks
+    slots: int  # sequences that may run at once
+    limits: StepLimits
+    stateful: bool = False  # some stage keeps a state per slot
 
-    def count(self, tokens: int, saved: int) -> None:
-        """A sequence of so many tokens starts, and so many need not be computed."""
+
+@dataclass(slots=True)
+class ReuseCount:
+    """How often the caches were of use, since start."""
+
+    lookups: int = 0
+    hits: int = 0
+    tokens: int = 0
+
+    def add(self, tokens: int) -> None:
+        """A sequence was admitted, with so many tokens that need not be computed."""
         self.lookups += 1
-        self.hits += saved > 0
+        self.hits += tokens > 0
         self.tokens += tokens
-        self.saved += saved
 
 
-class BlockTables:
-    """Of one epoch; `figures` outlive it."""
+@dataclass(slots=True)
+class CacheTables:
+    """Bookkeeping of one epoch; a new one starts with nothing."""
 
-    def __init__(self, blocks: int, block_size: int, figures: PrefixFigures) -> None:
-        self.pool, self._size, self._figures = BlockPool(blocks, block_size), block_size, figures
+    pool: BlockPool = field(default_factory=lambda: BlockPool(0, 0))
+    slots: SlotPool = field(default_factory=lambda: SlotPool(0, keeps=False))
+    shares: bool = False  # blocks may be known; not beside stages that keep a state per slot, which would lack theirs
+    rewritten: int = 0  # rows never start in front of this position only to be long enough
 
-    @property
-    def shares(self) -> bool:
-        """Whether there are blocks at all."""
-        return self._size > 0
+    @classmethod
+    def of(cls, capacity: Capacity) -> "CacheTables":
+        """Empty tables for a pipeline."""
+        limits = capacity.limits
+        return cls(
+            BlockPool(capacity.blocks, limits.block_size),
+            SlotPool(capacity.slots, keeps=capacity.stateful and not limits.block_size),
+            shares=not capacity.stateful,
+            rewritten=limits.context_length - limits.min_row_tokens,
+        )
 
-    def admit(self, sequence: Sequence, running: int) -> bool:
-        """Give a sequence what it starts with, shared blocks first; False: not enough blocks now.
+    def admit(self, sequence: Sequence, running: Items[Sequence]) -> int | None:
+        """Give a sequence a slot and blocks for its tokens; how many of them need no computing, None: no room.
 
-        One block per running sequence is left alone, or whoever comes would soon have to give way.
+        A block for each running sequence is left over, so that who comes in is not thrown out at once.
         """
-        shared = self.pool.match(sequence.tokens, len(sequence.tokens) - UNSHARED_TOKENS)
-        wanted = self._wanted(sequence)
-        unused = self.pool.unused(shared)  # held from now on: they are not there to be allocated
-        if not self.pool.can_allocate(wanted - len(shared) + unused + (running if wanted < self.pool.total else 0)):
-            return False
-        self.pool.hold(shared)
-        own = self.pool.allocate(wanted - len(shared))
-        sequence.start_with(np.array([*shared, *own], np.int32), len(shared) * self._size)
-        sequence.known, sequence.entry = len(shared), self.pool.entry_of(shared)
-        self._figures.count(len(sequence.tokens), sequence.sent)
-        return True
+        pool, count = self.pool, len(sequence.tokens)
+        places = pool.index.match(sequence.tokens, count - UNREAD)
+        missing = blocks_for(count, pool.block_size) - len(places)
+        reserve = len(running) if pool.block_size else 0
+        if not self.slots.free or not pool.can_allocate(missing + reserve, beside=(place.block for place in places)):
+            return None
+        found = sequence.table.share(pool, places)
+        sequence.table.grow(pool, count)
+        held = ((other.slot, other.tokens[: other.confirmed]) for other in running)
+        place = self.slots.take(sequence.tokens, count - UNREAD, held)
+        sequence.slot = place.slot
+        sequence.sent = sequence.confirmed = max(found, place.held)
+        return sequence.sent
 
-    def _wanted(self, sequence: Sequence) -> int:
-        return blocks_for(min(sequence.limit, sequence.length + HEADROOM), self._size)
+    def grow(self, sequence: Sequence, tokens: int) -> bool:
+        """Blocks for that many tokens; False when the pool has too few."""
+        return sequence.table.grow(self.pool, tokens)
 
-    def grow(self, running: Items[Sequence]) -> list[Sequence]:
-        """Give every sequence room for its next rows; those who had to give way for it, youngest first.
-
-        Their blocks are free again; everything else about them is left to the caller.
-        """
-        ranked, gone = sorted(running, key=rank), list[Sequence]()
-        while ranked:
-            sequence = ranked[0]
-            missing = self._wanted(sequence) - len(sequence.blocks)
-            if missing <= 0 or self.pool.can_allocate(missing):
-                if missing > 0:
-                    sequence.blocks = np.append(sequence.blocks, np.array(self.pool.allocate(missing), np.int32))
-                ranked.pop(0)
-                continue
-            last = ranked.pop()
-            self.release(last)
-            gone.append(last)
-        return gone
-
-    def remember(self, sequence: Sequence) -> None:
-        """Its blocks up to what results have confirmed may be shared from now on (never one that is written again).
-
-        A later row starts at its last certain token, or one before that at the end of the context.
-        """
-        end = max(sequence.confirmed - 1, 0) // self._size if self._size else 0
-        if end > sequence.known:
-            blocks: list[int] = sequence.blocks[:end].tolist()
-            sequence.entry = self.pool.register(sequence.tokens, blocks, sequence.known, end, sequence.entry)
-            sequence.known = end
+    def confirm(self, sequence: Sequence, end: int) -> None:
+        """A step's result is there: positions up to `end` were computed, as far as their tokens are certain."""
+        sequence.confirmed = max(sequence.confirmed, min(end, len(sequence.tokens) - 1))
+        if self.shares:
+            sequence.table.register(self.pool, sequence.tokens, min(sequence.confirmed, self.rewritten))
 
     def release(self, sequence: Sequence) -> None:
-        """Its blocks are free, or cached."""
-        self.pool.release(sequence.blocks)
-        sequence.blocks = sequence.blocks[:0]
+        """A sequence leaves its slot and blocks; what is known of them stays while nobody needs the room."""
+        sequence.table.clear(self.pool)
+        self.slots.give_back(sequence.slot, sequence.tokens[: sequence.confirmed])
+        sequence.slot = -1
 
-    def figures(self) -> PrefixCache:
+    def waits(self, sequence: Sequence, running: Iterable[Sequence]) -> bool:
+        """Whether a waiting sequence should let another one read the beginning that both share.
+
+        It does so for one leader, until that one has read it or runs no more: a bounded time, and never for nothing.
+        """
+        if sequence.lead is None:
+            size, most = self.pool.block_size, len(sequence.tokens) - UNREAD
+            if not (self.shares if size else self.slots.keeps):
+                return False
+            found = len(self.pool.index.match(sequence.tokens, most)) * size
+            sequence.lead = choose_lead(sequence, running, found=found, grain=size or 1, least=size or LEAST_SHARED)
+        lead = sequence.lead
+        return lead is not None and lead.sequence.slot >= 0 and lead.sequence.confirmed < lead.tokens
+
+    def figures(self, reuse: ReuseCount) -> PrefixCache:
         """For the decoder's heartbeat."""
-        figures = self._figures
         return PrefixCache(
-            lookups=figures.lookups,
-            hits=figures.hits,
-            tokens=figures.tokens,
-            saved=figures.saved,
+            lookups=reuse.lookups,
+            hits=reuse.hits,
+            saved_tokens=reuse.tokens,
             cached_blocks=self.pool.cached,
+            cached_slots=self.slots.cached,
         )
 
 
-def rank(sequence: Sequence) -> tuple[int, float]:
-    """Who keeps its blocks: the more important, then the older."""
-    return (-sequence.priority, sequence.arrived)
+def choose_lead(sequence: Sequence, running: Iterable[Sequence], *, found: int, grain: int, least: int) -> Lead | None:
+    """Who is reading the longest beginning that a waiting sequence shares; None when it is not worth waiting.
+
+    Of that beginning whole `grain`s of tokens count, and `least` of them must be neither `found` in the caches nor
+    computed already.
+    """
+    best: Lead | None = None
+    for other in running:
+        shared = min(common_prefix(sequence.tokens, other.tokens), len(sequence.tokens) - UNREAD) // grain * grain
+        if shared - max(found, other.confirmed) >= least and (best is None or shared > best.tokens):
+            best = Lead(other, shared)
+    return best
+
+
+def seniority(sequence: Sequence) -> tuple[int, int]:
+    """The least is preempted first: of the lowest priority the youngest."""
+    return sequence.priority, -sequence.serial

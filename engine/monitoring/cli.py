@@ -13,6 +13,7 @@ from engine.client.discover import find_model
 from engine.contract.control import HEARTBEAT_SECONDS
 from engine.monitoring.depth import Collector, collect_once
 from engine.monitoring.table import render
+from engine.options import DEFAULT_NATS, Nats
 from engine.service import run_process
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
@@ -23,7 +24,7 @@ BROKER_SECONDS = 3.0
 
 @app.command()
 def run(
-    nats: Annotated[str, typer.Option(envvar="NATS_URL", help="Broker.")] = "nats://127.0.0.1:4222",
+    nats: Nats = DEFAULT_NATS,
     deployment: Annotated[str, typer.Option(help="As given to the stages and the decoder.")] = "default",
     model: Annotated[str, typer.Option(help="Slug; found by itself when only one is served.")] = "",
     watch: Annotated[bool, typer.Option("--watch", help="Keep showing until Ctrl-C.")] = False,

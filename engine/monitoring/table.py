@@ -47,11 +47,13 @@ def _drafts(figures: Speculation) -> str:
     )
 
 
-def _prefixes(figures: PrefixCache, preemptions: int) -> str:
-    share = figures.saved / figures.tokens if figures.tokens else 0.0
+def _reuse(figures: PrefixCache) -> str:
+    if not figures.hits:
+        return "prefixes none reused so far"
+    kept = f"{figures.cached_slots} slots" if figures.cached_slots else f"{figures.cached_blocks} blocks"
     return (
-        f"prefixes {figures.hits} of {figures.lookups} prompts began as others did, {share:.0%} of {figures.tokens} "
-        f"tokens saved, {figures.cached_blocks} blocks cached, {preemptions} preemptions"
+        f"prefixes {figures.hits / figures.lookups:.0%} of {figures.lookups} prompts began like an earlier one, "
+        f"{figures.saved_tokens} tokens not computed again, {kept} kept"
     )
 
 
@@ -67,8 +69,8 @@ def _lines(depths: Depths) -> list[str]:
             f"{decoder.free_blocks} of {decoder.blocks} blocks free, "
             f"{decoder.tokens_per_second:.1f} tokens/s, {decoder.replays} replays"
         )
-        lines.append(_prefixes(decoder.prefix_cache, decoder.preemptions))
         lines.append(_drafts(decoder.speculation))
+        lines.append(_reuse(decoder.prefix_cache))
     prompts = depths.prompts
     if prompts is None:
         lines.append("prompts  the broker has no queue for them")

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import orjson
 
@@ -78,6 +79,7 @@ class MemoryBroker:
             chosen.inbox.put(subject, data, reply)
 
 
+@lru_cache(1 << 14)
 def matches(pattern: tuple[str, ...], subject: str) -> bool:
     """Whether a subject fits a pattern with `*` (one token) and `>` (one or more at the end)."""
     tokens = subject.split(".")

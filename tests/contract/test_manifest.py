@@ -3,34 +3,17 @@ from pathlib import Path
 
 import orjson
 
-from engine.contract.manifest import MANIFEST_NAME, SCHEMA, FileDigest, Manifest, load_manifest, tokenizer_digest
+from engine.contract.manifest import MANIFEST_NAME, FileDigest, load_manifest, tokenizer_digest
+from tests.manifests import manifest
 
 FILES = tuple(FileDigest(path=f"tokenizer/{name}", bytes=1, sha256=name * 64) for name in "ab")
-MANIFEST = Manifest(
-    schema=SCHEMA,
-    name="n",
-    slug="n",
-    source="",
-    source_digest="",
-    split="",
-    layers=1,
-    hidden_size=8,
-    vocabulary=16,
-    context_length=32,
-    kv_bytes_per_token=64,
-    beam_gather=True,
-    stages=(),
-    tokenizer_kind="huggingface",
-    tokenizer_files=FILES,
-    chat_template="",
-    eos_ids=(2,),
-)
+MANIFEST = manifest(tokenizer_files=FILES)
 
 
 def test_a_manifest_comes_back_as_it_was(tmp_path: Path) -> None:
-    manifest = replace(MANIFEST, drafts_for=tokenizer_digest(MANIFEST))
-    manifest.save(tmp_path)
-    assert load_manifest(tmp_path) == manifest
+    draft = replace(MANIFEST, drafts_for=tokenizer_digest(MANIFEST))
+    draft.save(tmp_path)
+    assert load_manifest(tmp_path) == draft
 
 
 def test_a_manifest_from_before_there_were_drafts_is_read(tmp_path: Path) -> None:
@@ -49,4 +32,4 @@ def test_the_digest_of_a_tokenizer_is_that_of_its_files_whatever_their_names_and
 
 def test_another_tokenizer_has_another_digest() -> None:
     others = (replace(MANIFEST, tokenizer_files=FILES[:1]), replace(MANIFEST, tokenizer_kind="openvino"))
-    assert len({tokenizer_digest(manifest) for manifest in (MANIFEST, *others)}) == 3
+    assert len({tokenizer_digest(one) for one in (MANIFEST, *others)}) == 3

@@ -10,6 +10,7 @@ from engine.decoder.answer import Answer, EndRules
 from engine.decoder.batching import StepLimits
 from engine.decoder.core import Capacity, DecoderCore, PlannedStep, Progress
 from engine.decoder.sequence import Sequence
+from tests.blockcache import BlockCache
 
 EOS = 999
 
@@ -38,8 +39,13 @@ def limits(**changes: int) -> StepLimits:
     return StepLimits(**(values | changes))
 
 
-def capacity(*, blocks: int = 64, slots: int = 16, **changes: int) -> Capacity:
-    return Capacity(blocks=blocks, slots=slots, limits=limits(**changes))
+def capacity(*, blocks: int = 64, slots: int = 16, stateful: int = False, **changes: int) -> Capacity:
+    return Capacity(blocks=blocks, slots=slots, limits=limits(**changes), stateful=bool(stateful))
+
+
+def stateful(slots: int = 4, **changes: int) -> Capacity:
+    """Stages that keep a state per slot, and no blocks."""
+    return capacity(blocks=0, slots=slots, stateful=True, block_size=0, min_row_tokens=1, **changes)
 
 
 def sequence(
@@ -62,26 +68,16 @@ class CountingPipeline:
     It refuses what a real one would compute wrongly: positions never written, or written by somebody else.
     """
 
-    def __init__(self, block_size: int) -> None:
-        self._block_size = block_size
-        self._cache: dict[tuple[int, int], int] = {}
+    def __init__(self, block_size: int, blocks: int = 64) -> None:
+        self._cache = BlockCache(blocks, block_size)
 
     def run(self, step: PlannedStep) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
         out: list[int] = []
-        at = block_at = 0
-        for start, length, _, picked_start, picked, blocks in step.rows.table.tolist():
-            table = step.rows.blocks[block_at : block_at + blocks].tolist()
-            tokens = step.tokens[at : at + length].tolist()
-            for position, token in enumerate(tokens, start):
-                self._cache[table[position // self._block_size], position % self._block_size] = token
-            for position in range(start + picked_start + 1):
-                assert (table[position // self._block_size], position % self._block_size) in self._cache
-            history = [self._cache[table[p // self._block_size], p % self._block_size] for p in range(start + length)]
-            for position in range(start + picked_start, start + picked_start + picked):
-                known = history[: position + 1]
+        for row in self._cache.feed(step.rows, step.tokens):
+            for known in row.picks():
+                assert known[0] >= 0
                 assert all(b == a + 1 for a, b in pairwise(known)), known
                 out.append(known[-1] + 1)
-            at, block_at = at + length, block_at + blocks
         return np.array(out, np.int32)
 
 

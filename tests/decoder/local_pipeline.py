@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.client.client import Client
+from engine.contract.copies import SlotCopy
 from engine.contract.ids import Incarnation, StageIndex
-from engine.contract.manifest import SCHEMA, Manifest, StageManifest
 from engine.contract.messages import Rows
 from engine.decoder.admission import Admission
 from engine.decoder.config import DecoderConfig
@@ -31,17 +31,16 @@ from stages.heartbeat import Loaded
 from stages.identity import Identity, new_incarnation
 from stages.runner import Capabilities
 from stages.worker import StageWorker
+from tests.blockcache import BlockCache, digest
+from tests.manifests import HIDDEN, VOCABULARY, manifest
 
-VOCABULARY = 256
-HIDDEN = 2
 BLOCK = 8
-EOS = 255
 SUBJECTS = Subjects("test", "model")
 
 
 def next_token(history: Sequence[int]) -> int:
     """The model: letters, depending on everything before."""
-    return ord("a") + (sum((i + 1) * token for i, token in enumerate(history)) + len(history)) % 26
+    return ord("a") + digest(history) % 26
 
 
 def answer_to(prompt: str, count: int) -> str:
@@ -65,27 +64,23 @@ class ArithmeticShard:
             context_length=200,
         )
         self._last, self._poison = last, poison
-        self._cache = np.full((blocks, BLOCK), -1, np.int64)
+        self._cache = BlockCache(blocks, BLOCK)
 
     def infer(self, rows: Rows, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if not self._last:
             return value if value.ndim == 2 else np.repeat(value.astype(np.float32)[:, None], HIDDEN, axis=1)
-        tokens, wanted = (value if value.ndim == 1 else value[:, 0]).astype(np.int64), []
-        at = block_at = 0
-        for start, length, _, picked_start, picked, count in rows.table.tolist():
-            table = rows.blocks[block_at : block_at + count]
-            places = np.arange(start + length)
-            cache = (table[places // BLOCK], places % BLOCK)
-            self._cache[cache[0][start:], cache[1][start:]] = tokens[at : at + length]
-            history = self._cache[cache].tolist()
-            if self._poison in history:
+        wanted: list[int] = []
+        for row in self._cache.feed(rows, (value if value.ndim == 1 else value[:, 0]).astype(np.int64)):
+            if self._poison in row.history:
                 raise RuntimeError("the shard crashes on this token")
-            wanted += [next_token(history[: start + i + 1]) for i in range(picked_start, picked_start + picked)]
-            at, block_at = at + length, block_at + count
+            wanted += map(next_token, row.picks())
         return np.eye(VOCABULARY, dtype=np.float32)[wanted]
 
+    def copy_slots(self, copies: Sequence[SlotCopy]) -> None:
+        raise AssertionError("only slots are copied")
+
     def reset(self) -> None:
-        self._cache[:] = -1
+        self._cache.clear()
 
     def close(self) -> None:
         pass
@@ -105,31 +100,6 @@ class ByteTokenizer:
 
     def stream(self) -> TextStream:
         return ByteStream([bytes([i]) for i in range(VOCABULARY)])
-
-
-def manifest(stages: int = 2) -> Manifest:
-    return Manifest(
-        schema=SCHEMA,
-        name="model",
-        slug="model",
-        source="",
-        source_digest="",
-        split="split",
-        layers=stages,
-        hidden_size=HIDDEN,
-        vocabulary=VOCABULARY,
-        context_length=200,
-        kv_bytes_per_token=8,
-        beam_gather=True,
-        stages=tuple(
-            StageManifest(index=i, first_layer=i, last_layer=i + 1, model="", files=(), weight_bytes=0)
-            for i in range(stages)
-        ),
-        tokenizer_kind="huggingface",
-        tokenizer_files=(),
-        chat_template="yes",
-        eos_ids=(EOS,),
-    )
 
 
 def config(**changes: Any) -> DecoderConfig:
@@ -176,6 +146,16 @@ class Pipeline:
         task = self._start(service.run(asyncio.Event()))
         await ready.wait()
         return task
+
+    async def start(self, stop: asyncio.Event | None = None, **shard: Any) -> list[asyncio.Task[None]]:
+        """A decoder and all workers, serving; the workers' tasks, and the decoder's at the end.
+
+        The decoder comes first and hears them become ready: their next heartbeat would be a second away.
+        """
+        decoder = await self.start_decoder(stop)
+        workers = [await self.start_worker(index, **shard) for index in range(self.stages)]
+        await self.serving.wait()
+        return [*workers, decoder]
 
     async def start_worker(self, index: int, **shard: Any) -> asyncio.Task[None]:
         """A worker, once it is ready."""
@@ -245,10 +225,7 @@ async def pipeline(stages: int = 2, *, whole: bool = True, **settings: Any) -> A
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         here = Pipeline(MemoryBroker(clock=time.monotonic), tasks, stages, **settings)
         if whole:
-            for index in range(stages):
-                await here.start_worker(index)
-            await here.start_decoder()
-            await here.serving.wait()
+            await here.start()
         yield here
         for task in here.running:
             task.cancel()

@@ -4,7 +4,6 @@ import pytest
 
 from engine.contract.ids import StepNumber
 from engine.decoder.core import DecoderCore
-from engine.kv.blocks import BlockPool
 from tests.decoder.fakes import EOS, CountingPipeline, capacity, drive, sequence
 
 
@@ -30,7 +29,7 @@ def test_eos_ends_an_answer_and_frees_its_blocks_and_slot() -> None:
     drive(core, CountingPipeline(8))
     assert one.answer.ids == [EOS - 2, EOS - 1, EOS]
     assert two.answer.finish == "length"
-    assert core.tables.pool.free == 64
+    assert core.blocks.available == 64
 
 
 def test_sequences_in_two_groups_keep_two_steps_in_flight() -> None:
@@ -139,20 +138,10 @@ def test_random_arrivals_all_end_right_and_leak_no_block(seed: int) -> None:
         if flying:
             done = flying.pop(0)
             core.result(StepNumber(done.number), pipeline.run(done), 0.0)
-        used = [block for s in core.running for block in s.blocks.tolist()]
+        used = [block for s in core.running for block in s.table.blocks]
         assert len(used) == len(set(used))
-        assert len(used) + core.tables.pool.free == 40
+        assert len(used) + core.blocks.available == 40
     drive(core, pipeline, flying=flying)
     for one in ones:
         assert one.answer.ids == list(range(one.tokens[0] + one.prompt_length, one.tokens[0] + one.limit))
-    assert core.tables.pool.free == 40
-
-
-def test_a_pool_gives_what_it_has_and_no_more() -> None:
-    pool = BlockPool(3)
-    taken = pool.allocate(2)
-    assert not pool.can_allocate(2)
-    with pytest.raises(ValueError, match="2 blocks wanted, 1 free"):
-        pool.allocate(2)
-    pool.release(taken)
-    assert pool.free == 3
+    assert core.blocks.available == 40

@@ -136,9 +136,7 @@ def test_a_bad_prompt_ends_in_an_error_event_and_a_dead_letter(data: bytes, code
 
 def test_a_request_larger_than_the_cache_is_refused_and_the_others_go_on() -> None:
     async def test(here: Pipeline) -> None:
-        for index in range(2):
-            await here.start_worker(index, blocks=8)
-        await here.start_decoder()
+        await here.start(blocks=8)
         await here.client.complete(prompt="why", max_tokens=3)
         with pytest.raises(Exception, match="--kv-memory"):
             await here.client.complete(prompt="why", max_tokens=100)
@@ -149,9 +147,7 @@ def test_a_request_larger_than_the_cache_is_refused_and_the_others_go_on() -> No
 
 def test_more_requests_than_blocks_wait_and_are_all_answered() -> None:
     async def test(here: Pipeline) -> None:
-        for index in range(2):
-            await here.start_worker(index, blocks=10)
-        await here.start_decoder()
+        await here.start(blocks=10)
         assert_right(await ask_all(here))
 
     run(test, whole=False)
@@ -232,8 +228,7 @@ def test_a_doubled_frame_is_computed_once_and_costs_no_replay(what: type, number
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_killed_worker_is_replaced_and_no_answer_changes(index: int) -> None:
     async def test(here: Pipeline) -> None:
-        workers = [await here.start_worker(i) for i in range(2)]
-        await here.start_decoder()
+        workers = await here.start()
         asking = asyncio.create_task(ask_all(here, 40))
         async with here.transport.subscribe(f"{SUBJECTS.root}.tokens.*") as inbox:
             for _ in range(8):
@@ -267,10 +262,8 @@ def test_a_second_decoder_waits_until_the_first_has_stopped() -> None:
 
 def test_stopping_finishes_what_was_accepted() -> None:
     async def test(here: Pipeline) -> None:
-        for index in range(2):
-            await here.start_worker(index)
         stop = asyncio.Event()
-        decoder = await here.start_decoder(stop)
+        *_, decoder = await here.start(stop)
         answer = here.client.generate(prompt="why", max_tokens=100)
         await anext(answer)
         stop.set()

@@ -17,15 +17,8 @@ from engine.decoder.drafters import RemoteDrafter, ThreadDrafter
 from engine.transport.memory import MemoryTransport
 from stages.draft_model import DraftModel
 from stages.sampling import Sampler, adjusted
-from tests.decoder.local_pipeline import (
-    EOS,
-    SUBJECTS,
-    VOCABULARY,
-    ArithmeticShard,
-    Pipeline,
-    next_token,
-    pipeline,
-)
+from tests.decoder.local_pipeline import SUBJECTS, ArithmeticShard, Pipeline, next_token, pipeline
+from tests.manifests import EOS, VOCABULARY
 
 WARM = {"temperature": 0.15, "seed": 11}  # three tokens of four are the likeliest
 PENALTIES = {"repetition_penalty": 1.2, "presence_penalty": 0.1, "frequency_penalty": 0.3}
@@ -69,10 +62,7 @@ def run(test: Callable[[Pipeline], Awaitable[None]], stages: int = 2, *, drafts:
         async with pipeline(stages, whole=False) as here:
             if drafts:
                 here.draft_with(lambda: ThreadDrafter(draft_model().propose, THREAD), "lookup", "model")
-            for index in range(stages):
-                await here.start_worker(index)
-            await here.start_decoder()
-            await here.serving.wait()
+            await here.start()
             await test(here)
 
     asyncio.run(main())
@@ -112,10 +102,7 @@ def test_a_draft_model_elsewhere_samples_too() -> None:
         async with pipeline(2, whole=False) as here:
             here.draft_with(lambda: RemoteDrafter(MemoryTransport(here.broker), SUBJECTS.draft), "model")
             await here.start_draft_worker(draft_model())
-            for index in range(2):
-                await here.start_worker(index)
-            await here.start_decoder()
-            await here.serving.wait()
+            await here.start()
             final = await here.client.complete(prompt="hello", max_tokens=40, draft_tokens=3, **WARM)
             assert final.ids == sampled("hello", 40, WARM)
             assert final.usage.accepted_tokens == final.usage.drafted_tokens > 20
@@ -127,9 +114,7 @@ def test_a_draft_model_elsewhere_samples_too() -> None:
 def test_a_stage_lost_on_the_way_changes_no_token(lost: int) -> None:
     async def main() -> None:
         async with pipeline(2, whole=False) as here:
-            workers = [await here.start_worker(index) for index in range(2)]
-            await here.start_decoder()
-            await here.serving.wait()
+            workers = await here.start()
             events = here.client.generate(prompt="hello", max_tokens=60, **WARM, **PENALTIES)
             first = await anext(events)
             await here.kill(workers[lost])

@@ -11,7 +11,8 @@ from engine.contract.errors import DeviceError, PromptError
 from engine.decoder.drafters import RemoteDrafter, ThreadDrafter
 from engine.transport.memory import MemoryTransport
 from stages.draft_model import DraftModel
-from tests.decoder.local_pipeline import SUBJECTS, VOCABULARY, ArithmeticShard, Pipeline, answer_to, pipeline
+from tests.decoder.local_pipeline import SUBJECTS, ArithmeticShard, Pipeline, answer_to, pipeline
+from tests.manifests import VOCABULARY
 
 PROMPTS = ("hello", "a", "What is the capital of Japan?", "abcabcabcabcabcabc", "x" * 90)
 THREAD = ThreadPoolExecutor(1)
@@ -41,13 +42,6 @@ class Failing:
         raise DeviceError("the draft model's device is gone")
 
 
-async def start(here: Pipeline) -> None:
-    for index in range(here.stages):
-        await here.start_worker(index)
-    await here.start_decoder()
-    await here.serving.wait()
-
-
 async def answers(here: Pipeline, count: int = 40, **fields: object) -> None:
     """All prompts at once; each answer is the one without drafts."""
     finals = await asyncio.gather(*(here.client.complete(prompt=p, max_tokens=count, **fields) for p in PROMPTS))
@@ -60,7 +54,7 @@ def test_drafts_change_nothing_on_any_number_of_stages(stages: int) -> None:  # 
     async def run() -> None:
         async with pipeline(stages, whole=False) as here:
             here.draft_with(lambda: ThreadDrafter(Erring().propose, THREAD), "lookup", "model")
-            await start(here)
+            await here.start()
             await answers(here)
             for k in (1, 3, 5, 10):
                 await answers(here, draft="model", draft_tokens=k)
@@ -79,9 +73,7 @@ def test_a_stage_lost_with_windows_in_flight_costs_time_and_no_text(lost: int) -
     async def run() -> None:
         async with pipeline(2, whole=False) as here:
             here.draft_with(lambda: ThreadDrafter(Erring().propose, THREAD), "model")
-            workers = [await here.start_worker(index) for index in range(2)]
-            await here.start_decoder()
-            await here.serving.wait()
+            workers = await here.start()
             tokens, reached = 0, asyncio.Event()
 
             async def one(prompt: str) -> None:
@@ -110,7 +102,7 @@ def test_a_draft_model_elsewhere_gives_the_same_answers() -> None:
         async with pipeline(2, whole=False) as here:
             here.draft_with(lambda: RemoteDrafter(MemoryTransport(here.broker), SUBJECTS.draft), "model")
             worker = await here.start_draft_worker(draft_model())
-            await start(here)
+            await here.start()
             final = await here.client.complete(prompt="hello", max_tokens=40, draft_tokens=3)
             assert final.text == answer_to("hello", 40)
             assert final.usage.accepted_tokens > 20
@@ -125,7 +117,7 @@ def test_without_its_draft_worker_a_decoder_answers_undrafted() -> None:
     async def run() -> None:
         async with pipeline(2, whole=False) as here:
             here.draft_with(lambda: RemoteDrafter(MemoryTransport(here.broker), SUBJECTS.draft), "model")
-            await start(here)
+            await here.start()
             await answers(here)
 
     asyncio.run(run())
@@ -135,7 +127,7 @@ def test_a_draft_model_that_fails_is_left_alone_and_the_answers_go_on() -> None:
     async def run() -> None:
         async with pipeline(2, whole=False) as here:
             here.draft_with(Failing, "lookup", "model")
-            await start(here)
+            await here.start()
             await answers(here)
             assert here.decoders[0].draft_failures == 1
 

@@ -1,12 +1,14 @@
 """Small real things that stand in for shards and decoders."""
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.contract.control import Open
+from engine.contract.copies import SlotCopy
 from engine.contract.errors import DeviceError, ErrorCode, StepError
 from engine.contract.ids import Epoch, Incarnation, StageIndex, StepNumber
 from engine.contract.messages import Rows, Step
@@ -30,6 +32,7 @@ class AddingShard:
         self._last = last
         self.seen: list[list[float]] = []
         self.resets = 0
+        self.copied: list[SlotCopy] = []
         self.threads: set[str] = set()
         self.closed = False
         self.fail_next: Exception | None = None
@@ -52,6 +55,9 @@ class AddingShard:
         if not self._last:
             return hidden
         return np.eye(VOCABULARY, dtype=np.float32)[hidden[rows.picked(), 0].astype(int)]
+
+    def copy_slots(self, copies: Sequence[SlotCopy]) -> None:
+        self.copied += copies
 
     def reset(self) -> None:
         self.resets += 1

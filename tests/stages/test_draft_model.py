@@ -7,17 +7,19 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from engine.contract.copies import SlotCopy
 from engine.contract.drafts import Draft, DraftRequest
 from engine.contract.errors import DeviceError
 from engine.contract.messages import Rows
 from stages.draft_model import CHUNK, LONG_CHUNK, DraftModel
 from stages.runner import Capabilities
+from tests.blockcache import BlockCache, digest
 
 BLOCK, VOCABULARY = 8, 64
 
 
 def next_token(history: Sequence[int]) -> int:
-    return (sum((i + 1) * token for i, token in enumerate(history)) + len(history)) % 60
+    return digest(history) % 60
 
 
 class ArithmeticRunner:
@@ -33,28 +35,26 @@ class ArithmeticRunner:
             max_step_tokens=0,
             context_length=context,
         )
-        self.cache = np.full((blocks, BLOCK), -1, np.int64)
+        self.cache = BlockCache(blocks, BLOCK)
         self.fed: list[list[tuple[int, int]]] = []  # per call: start and length of each row
         self.fail = False
 
     def infer(self, rows: Rows, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if self.fail:
             raise DeviceError("the device failed")
-        wanted, at, block_at = [], 0, 0
-        self.fed.append([(start, length) for start, length in rows.table[:, :2].tolist()])
-        for start, length, _, picked_start, picked, count in rows.table.tolist():
-            table = rows.blocks[block_at : block_at + count]
-            places = np.arange(start + length)
-            index = (table[places // BLOCK], places % BLOCK)
-            self.cache[index[0][start:], index[1][start:]] = value[at : at + length]
-            history = self.cache[index].tolist()
-            assert -1 not in history
-            wanted += [next_token(history[: start + i + 1]) for i in range(picked_start, picked_start + picked)]
-            at, block_at = at + length, block_at + count
+        wanted, fed = [], []
+        for row in self.cache.feed(rows, value):
+            assert -1 not in row.history
+            fed.append((row.start, row.length))
+            wanted += map(next_token, row.picks())
+        self.fed.append(fed)
         return np.eye(VOCABULARY, dtype=np.float32)[wanted].reshape(len(wanted), VOCABULARY)
 
+    def copy_slots(self, copies: Sequence[SlotCopy]) -> None:
+        raise AssertionError("only slots are copied")
+
     def reset(self) -> None:
-        self.cache[:] = -1
+        self.cache.clear()
 
     def close(self) -> None:
         pass
@@ -189,3 +189,43 @@ def test_a_narrow_head_drafts_no_token_that_the_target_does_not_have() -> None:
     drafts = DraftModel(Narrow(), vocabulary=50, head=HEAD)
     for start in range(20):
         assert max(ask(drafts, [start, 2, 3], 8, key=str(start)).tokens) < 50
+
+
+def read(drafts: DraftModel, text: Sequence[int], key: str) -> None:
+    while ask(drafts, text, 0, key=key).state != "ready":
+        pass
+
+
+def test_a_new_sequence_that_begins_like_another_shares_its_blocks() -> None:
+    runner = ArithmeticRunner()
+    drafts, text = model(runner), [i % 50 for i in range(60)]
+    read(drafts, text, "a")
+    runner.fed.clear()
+    assert ask(drafts, [*text[:40], 7, 7], 3, key="b") == Draft(continued([*text[:40], 7, 7], 3))
+    assert runner.fed[0] == [(40, 2)]
+
+
+def test_tokens_that_were_read_and_turn_out_wrong_change_nothing_of_what_others_share() -> None:
+    runner = ArithmeticRunner()
+    drafts, text = model(runner), [i % 50 for i in range(60)]
+    for key in "ab":
+        read(drafts, text, key)
+    wrong = [*text[:21], 9, 9, 9]
+    assert ask(drafts, wrong, 3, key="a") == Draft(continued(wrong, 3))
+    runner.fed.clear()
+    assert ask(drafts, [*text, 4], 3, key="b") == Draft(continued([*text, 4], 3))
+    assert runner.fed[0] == [(60, 1)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_sequences_that_branch_off_each_other_in_a_small_pool_all_draft_right(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    drafts = model(ArithmeticRunner(blocks=20))
+    texts = {key: [1, 2, 3] for key in "abcd"}
+    for _ in range(120):
+        key, other = rng.choice(list("abcd"), 2).tolist()
+        cut = int(rng.integers(1, len(texts[other]) + 1))
+        texts[key] = texts[other][:cut] if rng.random() < 0.4 else texts[key][:60]
+        texts[key] = [*texts[key], *rng.integers(0, 3, int(rng.integers(1, 12))).tolist()]
+        found = ask(drafts, texts[key], int(rng.integers(0, 5)), key=key)
+        assert found.tokens == continued(texts[key], len(found.tokens))

@@ -18,7 +18,8 @@ from stages.paged import PagedRunner
 from stages.runner import Runner
 from stages.selftest import self_test
 from stages.settings import MIB, RunnerOptions
-from stages.stateful import SPARE_MASKED, StatefulRunner
+from stages.slot import SPARE
+from stages.stateful import StatefulRunner
 from tests.conftest import Shards
 
 pytestmark = pytest.mark.model
@@ -186,7 +187,7 @@ def test_slots_with_models_of_their_own_give_the_same(shards: Shards) -> None:
 def test_many_rejected_drafts_are_compacted_away(stateful: StatefulRunner) -> None:
     feed(stateful, (0, 0, TOKENS[:6]), picked=0)
     before = stateful.compactions
-    for _ in range(SPARE_MASKED // 16 + 2):
+    for _ in range(SPARE.fixed // 16 + 2):
         feed(stateful, (0, 6, TOKENS[100:116]), picked=0)
     found = feed(stateful, (0, 6, TOKENS[6:10]))
     assert stateful.compactions > before

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.contract.errors import StepError
-from stages.slot import SlotMask
+from stages.slot import SlotMask, Spare
 
 
 def test_rejected_positions_are_masked_and_new_ones_follow_them() -> None:
@@ -66,3 +66,9 @@ def test_the_mask_always_selects_exactly_the_sequence(rows: list[tuple[int, int,
         sequence, device = sequence[:at] + tokens, device + tokens
         assert [token for token, kept in zip(device, mask, strict=True) if kept] == sequence
         assert slot.length == len(sequence)
+
+
+def test_a_slot_may_carry_a_fixed_number_of_rejected_positions_and_one_more_for_so_many_tokens() -> None:
+    spare = Spare(fixed=4, per_tokens=10)
+    assert [spare.allows(masked, 25) for masked in (0, 6, 7)] == [True, True, False]
+    assert not Spare(0, per_tokens=1 << 30).allows(1, 1000)
