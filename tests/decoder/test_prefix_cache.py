@@ -1,6 +1,7 @@
 """What is computed once is not computed again, and no answer changes; small pools preempt, and lose nothing."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -151,7 +152,8 @@ def test_a_new_epoch_knows_nothing() -> None:
 
 
 def test_beside_stages_with_a_state_per_slot_no_block_is_shared() -> None:
-    core, target = opened(stateful=True), ScriptedTarget(target_token)
+    core, target = DecoderCore(), ScriptedTarget(target_token)
+    core.open_epoch(replace(capacity(), stateful=True))
     answered(core, target, asking("cold", TEXT[:50]))
     again = asking("again", TEXT[:50])
     answered(core, target, again)

@@ -66,3 +66,26 @@ def test_the_mask_always_selects_exactly_the_sequence(rows: list[tuple[int, int,
         sequence, device = sequence[:at] + tokens, device + tokens
         assert [token for token, kept in zip(device, mask, strict=True) if kept] == sequence
         assert slot.length == len(sequence)
+
+
+def test_a_fork_has_what_counts_and_leaves_its_source_alone() -> None:
+    slot = SlotMask()
+    slot.append(4)
+    slot.rewind(2)
+    slot.append(2)
+    twin, keep = slot.fork(3)
+    assert keep.tolist() == [0, 1, 4]
+    assert (twin.length, twin.masked, slot.length, slot.masked) == (3, 0, 4, 2)
+    assert twin.append(1).tolist() == [[1, 1, 1, 1]]
+    with pytest.raises(StepError):
+        slot.fork(5)
+
+
+def test_a_twin_has_everything_and_goes_its_own_way() -> None:
+    slot = SlotMask()
+    slot.append(4)
+    slot.rewind(3)
+    twin = slot.twin()
+    twin.rewind(2)
+    assert twin.append(1).tolist() == [[1, 1, 0, 0, 1]]
+    assert slot.append(1).tolist() == [[1, 1, 1, 0, 1]]
