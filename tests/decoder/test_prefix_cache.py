@@ -249,6 +249,7 @@ def test_who_was_preempted_finds_its_own_blocks_again() -> None:
     core._preempt(young)
     core.next_step(0.0)
     assert young.confirmed >= 40
+    assert young.cached == 0  # it was computed for it, once
 
 
 def test_a_sequence_as_large_as_the_pool_finishes_whatever_else_arrives() -> None:
