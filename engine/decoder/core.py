@@ -180,8 +180,8 @@ class DecoderCore:
                 return
             self.waiting.remove(sequence)
             self._reuse.add(found)
-            if sequence.admitted is None:
-                sequence.admitted, sequence.cached = now, found
+            sequence.cached = found if sequence.admitted is None else min(sequence.cached, found)
+            sequence.admitted = now if sequence.admitted is None else sequence.admitted
             sequence.lead = None
             self.running.append(sequence)
 

@@ -81,7 +81,7 @@ class Sequence:
     slot: int = -1
     table: BlockTable = field(default_factory=BlockTable)
     confirmed: int = 0  # leading tokens whose computation is over
-    cached: int = 0  # tokens of the prompt that were in the caches at its first admission
+    cached: int = 0  # tokens of the prompt that were never computed for it
     priority: int = 0
     serial: int = 0  # of its arrival
     lead: Lead | None = None  # whom it lets read first, chosen once while it waits

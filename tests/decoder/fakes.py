@@ -1,6 +1,7 @@
 """Small real things that stand in for large ones."""
 
 from collections.abc import Sequence as Items
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -39,13 +40,13 @@ def limits(**changes: int) -> StepLimits:
     return StepLimits(**(values | changes))
 
 
-def capacity(*, blocks: int = 64, slots: int = 16, stateful: int = False, **changes: int) -> Capacity:
-    return Capacity(blocks=blocks, slots=slots, limits=limits(**changes), stateful=bool(stateful))
+def capacity(*, blocks: int = 64, slots: int = 16, **changes: int) -> Capacity:
+    return Capacity(blocks=blocks, slots=slots, limits=limits(**changes))
 
 
 def stateful(slots: int = 4, **changes: int) -> Capacity:
     """Stages that keep a state per slot, and no blocks."""
-    return capacity(blocks=0, slots=slots, stateful=True, block_size=0, min_row_tokens=1, **changes)
+    return replace(capacity(blocks=0, slots=slots, block_size=0, min_row_tokens=1, **changes), stateful=True)
 
 
 def sequence(

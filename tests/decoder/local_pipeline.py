@@ -25,6 +25,7 @@ from engine.decoder.service import DecoderService
 from engine.decoder.tokenizer import ByteStream, TextStream
 from engine.transport.memory import MemoryBroker, MemoryTransport
 from engine.transport.subjects import Subjects
+from stages.checks import check_copies
 from stages.draft_model import DraftModel
 from stages.draft_service import DraftService
 from stages.heartbeat import Loaded
@@ -86,6 +87,48 @@ class ArithmeticShard:
         pass
 
 
+class SlotShard:
+    """The same with a state per slot: a sequence's tokens."""
+
+    def __init__(self, *, last: bool, slots: int) -> None:
+        self.capabilities = Capabilities(
+            kind="stateful",
+            blocks=0,
+            block_size=0,
+            slots=slots,
+            min_row_tokens=1,
+            max_step_tokens=0,
+            context_length=200,
+        )
+        self._last = last
+        self._states: dict[int, list[int]] = {}
+        self.copied: list[SlotCopy] = []
+
+    def infer(self, rows: Rows, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        tokens, wanted, at = (value if value.ndim == 1 else value[:, 0]).astype(np.int64), [], 0
+        for start, length, slot, picked_start, picked, _ in rows.table.tolist():
+            held = self._states.get(slot, [])
+            assert start <= len(held)
+            history = self._states[slot] = held[:start] + tokens[at : at + length].tolist()
+            wanted += [next_token(history[: start + i + 1]) for i in range(picked_start, picked_start + picked)]
+            at += length
+        if not self._last:
+            return np.repeat(tokens.astype(np.float32)[:, None], HIDDEN, axis=1)
+        return np.eye(VOCABULARY, dtype=np.float32)[wanted]
+
+    def copy_slots(self, copies: Sequence[SlotCopy]) -> None:
+        check_copies(copies, {slot: len(tokens) for slot, tokens in self._states.items()}, self.capabilities.slots)
+        for source, target, tokens in copies:
+            self._states[target] = self._states[source][:tokens]
+        self.copied += copies
+
+    def reset(self) -> None:
+        self._states.clear()
+
+    def close(self) -> None:
+        pass
+
+
 class ByteTokenizer:
     """A token is a byte."""
 
@@ -130,6 +173,7 @@ class Pipeline:
         self.transport = MemoryTransport(broker)
         self.client = Client(self.transport, SUBJECTS)
         self.running: list[asyncio.Task[None]] = []
+        self.shards: list[ArithmeticShard | SlotShard] = []
         self.decoders: list[DecoderService] = []
         self.serving = asyncio.Event()  # a decoder has opened its pipeline
         self.sources: tuple[str, ...] = ()
@@ -174,7 +218,9 @@ class Pipeline:
             pid=1,
         )
         ready = asyncio.Event()
-        runner = ArithmeticShard(last=index == self.stages - 1, **shard)
+        last = index == self.stages - 1
+        runner = SlotShard(last=last, **shard) if "slots" in shard else ArithmeticShard(last=last, **shard)
+        self.shards.append(runner)
         worker = StageWorker(
             MemoryTransport(self.broker),
             SUBJECTS,

@@ -1,6 +1,7 @@
 """What is computed once is not computed again, and no answer changes; small pools preempt, and lose nothing."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -151,7 +152,8 @@ def test_a_new_epoch_knows_nothing() -> None:
 
 
 def test_beside_stages_with_a_state_per_slot_no_block_is_shared() -> None:
-    core, target = opened(stateful=True), ScriptedTarget(target_token)
+    core, target = DecoderCore(), ScriptedTarget(target_token)
+    core.open_epoch(replace(capacity(), stateful=True))
     answered(core, target, asking("cold", TEXT[:50]))
     again = asking("again", TEXT[:50])
     answered(core, target, again)
@@ -247,6 +249,7 @@ def test_who_was_preempted_finds_its_own_blocks_again() -> None:
     core._preempt(young)
     core.next_step(0.0)
     assert young.confirmed >= 40
+    assert young.cached == 0  # it was computed for it, once
 
 
 def test_a_sequence_as_large_as_the_pool_finishes_whatever_else_arrives() -> None:

@@ -5,9 +5,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from engine.contract.copies import SlotCopy
 from engine.contract.errors import ErrorCode, StepError
 from engine.contract.messages import Rows
-from stages.checks import RowChecks, ShardShape
+from stages.checks import RowChecks, ShardShape, check_copies
 from stages.runner import Capabilities
 from tests.stages.fakes import rows
 
@@ -83,3 +84,25 @@ def test_bad_values_are_refused_by_name(value: npt.NDArray[Any], shape: ShardSha
     with pytest.raises(StepError, match=says) as caught:
         RowChecks(CAN, shape).check(GOOD, value)
     assert caught.value.code == ErrorCode.INVALID_ROWS
+
+
+@pytest.mark.parametrize(
+    ("copies", "says"),
+    [
+        ([SlotCopy(0, 4, 5)], "two slots"),
+        ([SlotCopy(-1, 1, 5)], "two slots"),
+        ([SlotCopy(0, 0, 5)], "two slots"),
+        ([SlotCopy(0, 1, 0)], "wants 0 tokens of 9"),
+        ([SlotCopy(0, 1, 10)], "wants 10 tokens of 9"),
+        ([SlotCopy(2, 1, 1)], "wants 1 tokens of 0"),
+        ([SlotCopy(0, 1, 5), SlotCopy(1, 2, 6)], "wants 6 tokens of 5"),
+    ],
+)
+def test_copies_from_nowhere_to_nowhere_or_of_too_much_are_refused(copies: list[SlotCopy], says: str) -> None:
+    with pytest.raises(StepError, match=says) as raised:
+        check_copies(copies, {0: 9}, slots=4)
+    assert raised.value.code == ErrorCode.INVALID_ROWS
+
+
+def test_a_copy_may_go_on_from_another() -> None:
+    check_copies([SlotCopy(0, 1, 5), SlotCopy(1, 2, 5), SlotCopy(0, 1, 9)], {0: 9}, slots=4)

@@ -3,6 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from engine.contract.copies import SlotCopy, copies_of, with_copies
 from engine.contract.errors import ErrorCode
 from engine.contract.messages import Step, StepFailed, StepResult
 from engine.wire.frame import decode, encode
@@ -160,3 +161,23 @@ def test_rare_fields_travel_on() -> None:
     assert out is not None
     frame = decode(out.data)
     assert isinstance(frame, Step) and frame.extra == {"k": 1}
+
+
+def test_copies_between_slots_are_made_before_the_rows_and_go_on_to_the_next_stage() -> None:
+    shard = AddingShard()
+    core = StageCore(identity(0, 2), shard, SUBJECTS)
+    core.open(opening(1, then=NEXT))
+    copies = (SlotCopy(0, 1, 40),)
+    out = core.handle(encode(dataclasses.replace(step(0), extra=with_copies(copies))))
+    assert out is not None
+    frame = decode(out.data)
+    assert isinstance(frame, Step)
+    assert tuple(shard.copied) == copies_of(frame.extra) == copies
+
+
+def test_a_malformed_copy_is_refused_and_nothing_is_computed_until_a_new_epoch() -> None:
+    shard = AddingShard(last=True)
+    core = last_stage(shard)
+    assert failure(core.handle(encode(dataclasses.replace(step(0), extra={"copy": [[1]]})))).code == "invalid_rows"
+    assert failure(core.handle(encode(step(1)))).code == "step_gap"
+    assert not shard.seen

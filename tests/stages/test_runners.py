@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from engine.contract.copies import SlotCopy
 from engine.contract.errors import DeviceError, ManifestError, StepError, UsageError
 from engine.contract.manifest import load_manifest
 from engine.contract.messages import Rows
+from stages.chain import Chain, generate, make_rows, prefill
 from stages.loader import check_shard, load_runner, shard_shape
 from stages.memory import MOST_SEQUENCES, KvShare
 from stages.paged import PagedRunner
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.model
 KINDS: tuple[Any, ...] = ("paged", "stateful")
 TOKENS = np.random.default_rng(5).integers(0, 40_000, 200).astype(np.int32)
 BLOCKS_OF_A_SLOT = 8
+NEAR = 1e-3  # logits: kernels of stateful shards round rows of different length differently
 
 
 def options(kind: Any, **changes: Any) -> RunnerOptions:
@@ -193,6 +196,82 @@ def test_many_rejected_drafts_are_compacted_away(stateful: StatefulRunner) -> No
     assert stateful.compactions > before
     feed(stateful, (1, 0, TOKENS[:6]), picked=0)
     assert np.abs(found - feed(stateful, (1, 6, TOKENS[6:10]))).max() < 1e-3
+
+
+def test_a_copied_slot_continues_as_its_source_would(stateful: StatefulRunner) -> None:
+    feed(stateful, (0, 0, TOKENS[:40]), picked=0)
+    stateful.copy_slots([SlotCopy(0, 1, 40)])
+    both = feed(stateful, (0, 40, TOKENS[40:44]), (1, 40, TOKENS[40:44]))
+    assert np.array_equal(both[:4], both[4:])
+
+
+def test_a_copy_ends_where_it_is_told_and_its_source_loses_nothing(stateful: StatefulRunner) -> None:
+    feed(stateful, (0, 0, TOKENS[:40]), picked=0)
+    stateful.copy_slots([SlotCopy(0, 1, 30), SlotCopy(1, 2, 20)])
+    found = feed(stateful, (1, 30, TOKENS[100:104]), (2, 20, TOKENS[60:64]), (0, 40, TOKENS[40:44]))
+    stateful.reset()
+    feed(stateful, (0, 0, TOKENS[:40]), (1, 0, TOKENS[:30]), (2, 0, TOKENS[:20]), picked=0)
+    wanted = feed(stateful, (1, 30, TOKENS[100:104]), (2, 20, TOKENS[60:64]), (0, 40, TOKENS[40:44]))
+    assert np.abs(found - wanted).max() < NEAR
+
+
+def test_what_was_rejected_is_not_copied(stateful: StatefulRunner) -> None:
+    feed(stateful, (0, 0, TOKENS[:20]), picked=0)
+    feed(stateful, (0, 20, TOKENS[100:116]), picked=0)  # drafts, all wrong
+    feed(stateful, (0, 20, TOKENS[20:40]), picked=0)
+    stateful.copy_slots([SlotCopy(0, 3, 40)])
+    found = feed(stateful, (3, 40, TOKENS[40:44]))
+    feed(stateful, (1, 0, TOKENS[:40]), picked=0)
+    assert np.abs(found - feed(stateful, (1, 40, TOKENS[40:44]))).max() < NEAR
+
+
+def test_a_state_that_cannot_be_taken_apart_is_copied_with_its_rejected_positions(stateful: StatefulRunner) -> None:
+    axes, stateful._axes = stateful._axes, {}
+    try:
+        feed(stateful, (0, 0, TOKENS[:20]), picked=0)
+        feed(stateful, (0, 18, TOKENS[100:110]), picked=0)
+        feed(stateful, (0, 18, TOKENS[18:40]), picked=0)
+        stateful.copy_slots([SlotCopy(0, 1, 30)])
+        found = feed(stateful, (1, 30, TOKENS[30:34]))
+    finally:
+        stateful._axes = axes
+    feed(stateful, (2, 0, TOKENS[:30]), picked=0)
+    assert np.abs(found - feed(stateful, (2, 30, TOKENS[30:34]))).max() < NEAR
+
+
+def test_a_bad_copy_is_refused_and_none_is_made(stateful: StatefulRunner) -> None:
+    feed(stateful, (0, 0, TOKENS[:10]), (1, 0, TOKENS[50:55]), picked=0)
+    with pytest.raises(StepError, match="from slot 0 to slot 2 wants 11 tokens of 10"):
+        stateful.copy_slots([SlotCopy(0, 1, 10), SlotCopy(0, 2, 11)])
+    found = feed(stateful, (1, 5, TOKENS[55:57]))
+    feed(stateful, (2, 0, TOKENS[50:55]), picked=0)
+    assert np.array_equal(found, feed(stateful, (2, 5, TOKENS[55:57])))
+
+
+def test_a_paged_shard_refuses_copies(shards: Shards) -> None:
+    runner = load(shards(1), "paged")
+    with pytest.raises(StepError, match="keeps none"):
+        runner.copy_slots([SlotCopy(0, 1, 5)])
+
+
+def test_two_stateful_stages_answer_warm_as_cold(shards: Shards) -> None:
+    """Equality 5 with a state per slot: copied, and taken over with an earlier start."""
+    chain = Chain([load(shards(2), "stateful", index) for index in range(2)])
+    prompt = TOKENS[:90].tolist()
+    cold = generate(chain, [prompt], 24, min_row_tokens=1)[0]
+    chain.copy_slots([SlotCopy(0, 1, 80)])
+    apart, warm = [], []
+    for slot in (1, 0):  # copied; taken over
+        logits = chain.infer(make_rows([(slot, 80, 10, 9, 1)], 0), TOKENS[80:90]).copy()
+        apart.append(np.abs(logits - prefill(chain, 2, prompt)).max())
+        answer: list[int] = []
+        for at in range(90, 114):
+            answer.append(int(logits.argmax()))
+            logits = chain.infer(make_rows([(slot, at, 1, 0, 1)], 0), np.array(answer[-1:], np.int32)).copy()
+        warm.append(answer)
+    print("logits of warm and cold prompts are apart by", apart)
+    assert max(apart) < NEAR
+    assert warm == [cold, cold]
 
 
 def test_the_self_test_promises_every_equality_on_paged_exact(shards: Shards) -> None:

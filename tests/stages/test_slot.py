@@ -72,3 +72,26 @@ def test_a_slot_may_carry_a_fixed_number_of_rejected_positions_and_one_more_for_
     spare = Spare(fixed=4, per_tokens=10)
     assert [spare.allows(masked, 25) for masked in (0, 6, 7)] == [True, True, False]
     assert not Spare(0, per_tokens=1 << 30).allows(1, 1000)
+
+
+def test_a_fork_has_what_counts_and_leaves_its_source_alone() -> None:
+    slot = SlotMask()
+    slot.append(4)
+    slot.rewind(2)
+    slot.append(2)
+    twin, keep = slot.fork(3)
+    assert keep.tolist() == [0, 1, 4]
+    assert (twin.length, twin.masked, slot.length, slot.masked) == (3, 0, 4, 2)
+    assert twin.append(1).tolist() == [[1, 1, 1, 1]]
+    with pytest.raises(StepError):
+        slot.fork(5)
+
+
+def test_a_twin_has_everything_and_goes_its_own_way() -> None:
+    slot = SlotMask()
+    slot.append(4)
+    slot.rewind(3)
+    twin = slot.twin()
+    twin.rewind(2)
+    assert twin.append(1).tolist() == [[1, 1, 0, 0, 1]]
+    assert slot.append(1).tolist() == [[1, 1, 1, 0, 1]]

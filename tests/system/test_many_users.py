@@ -1,4 +1,4 @@
-"""What requests share, and what they may demand: prefix cache, grammars and choices, real model, real processes."""
+"""What requests share, and what they may demand: chats, choices and grammars; real model, real processes."""
 
 import asyncio
 import json
@@ -18,7 +18,6 @@ from engine.transport.subjects import Subjects
 from tests.conftest import Shards
 
 pytestmark = [pytest.mark.model, pytest.mark.broker]
-LENGTHS = (100, 500, 2000)  # tokens of a prompt, about
 BLOCK = 32
 PERSON: dict[str, Any] = {
     "type": "json_schema",
@@ -37,24 +36,6 @@ PERSON: dict[str, Any] = {
     },
 }
 DRAFTS: tuple[dict[str, Any], ...] = ({"draft": "none"}, {"draft": "model", "draft_tokens": 4}, {"draft": "auto"})
-
-
-async def prefix_cache(client: Client) -> None:
-    """Warm equals cold to the last token, and at least two tokens of a prompt are always computed."""
-    for length in LENGTHS:
-        words = " ".join(f"item{length}x{i} is number {i};" for i in range(length // 8))
-        cold, warm = [
-            await client.complete(prompt=words, max_tokens=24, ignore_eos=True, draft="none") for _ in range(2)
-        ]
-        assert cold.ids == warm.ids
-        assert cold.usage.cached_tokens < BLOCK
-        tokens = warm.usage.prompt_tokens
-        assert tokens - 2 * BLOCK < warm.usage.cached_tokens <= tokens - 2
-        together = await asyncio.gather(
-            *(client.complete(prompt=f"{words} So {who}", max_tokens=24, ignore_eos=True) for who in ("I", "we", "I"))
-        )
-        assert together[0].ids == together[2].ids != together[1].ids
-        assert all(final.usage.cached_tokens > tokens - 2 * BLOCK for final in together)
 
 
 async def chat(client: Client) -> None:
@@ -112,7 +93,6 @@ def test_requests_share_what_they_can_and_keep_to_what_they_must(shards: Shards,
             connect(here.url, name="test") as transport,
         ):
             client = Client(transport, Subjects("default", here.slug))
-            await prefix_cache(client)
             await chat(client)
             await choices(client)
             await grammars(client)
