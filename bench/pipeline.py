@@ -48,7 +48,7 @@ async def measure(profile: str, rounds: int, tokens: int) -> list[dict[str, Any]
                     prompts = prompts_for(users, TEMPLATE)
                     sides: dict[str, tuple[float, bool]] = {}
                     before = calm.now()
-                    result = await run_users(transport, subjects, prompts, tokens)
+                    result = await run_users(transport, subjects, prompts, tokens, draft="none")
                     sides["pipeline"] = (result["tokens"] / result["seconds"], calm.now() and before)
                     for side, run in [("batching", batching)] + ([("llm", llm)] if users == 1 else []):
                         before = calm.now()
