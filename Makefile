@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
+WORKERS := -n 2 --dist loadgroup --no-loadscope-reorder
 PATHS := engine stages export_tools tests bench
 
 .PHONY: help setup demo test unit check format bench clean
@@ -43,10 +44,10 @@ format: $(DEV)
 	$(BIN)/ruff check --fix $(PATHS)
 
 unit: $(DEV)
-	$(BIN)/python -m pytest -m 'not broker and not model and not faults'
+	$(BIN)/python -m pytest $(WORKERS) -m 'not broker and not model and not faults'
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(WORKERS)
 
 bench: $(DEV)
 	$(BIN)/python -m bench.parity

@@ -1,11 +1,17 @@
-"""What tests share: the demo model and its splits, made once a session and kept in the user's cache."""
+"""What tests share: the demo model and its splits, made once and kept in the user's cache; and who runs which test.
+
+`make test` runs two workers (pytest-xdist). Tests of one file that need the model stay with one worker, because they
+share what the file's fixtures load; the longest files come first, so that no worker is left waiting at the end.
+"""
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from engine.contract.errors import ManifestError
 from engine.contract.manifest import load_manifest
@@ -13,12 +19,38 @@ from engine.local.model import cache_folder, demo_gguf
 
 ROOT = Path(__file__).parent.parent
 Shards = Callable[[int], Path]
+LONGEST = ("test_speculation.py", "test_sampling.py", "test_equality.py", "test_faults.py", "test_by_hand.py")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Groups for the workers, and their order; a run without workers keeps its own."""
+    if not hasattr(config, "workerinput"):
+        return
+    for item in items:
+        if item.get_closest_marker("model") and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> tuple[bool, int]:
+    long = item.path.name in LONGEST and item.path.parent.name == "system"
+    return not item.get_closest_marker("model"), LONGEST.index(item.path.name) if long else len(LONGEST)
+
+
+@contextmanager
+def one_at_a_time() -> Generator[None]:
+    """What workers make for the cache is made by one of them; the others wait and find it there."""
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with FileLock(cache_folder() / ".tests.lock"):
+        yield
 
 
 @pytest.fixture(scope="session")
 def demo_model() -> Path:
     """The demo model's GGUF file."""
-    return asyncio.run(demo_gguf(print))
+    with one_at_a_time():
+        return asyncio.run(demo_gguf(print))
 
 
 @pytest.fixture(scope="session")
@@ -29,12 +61,13 @@ def demo_splits(demo_model: Path) -> dict[int, Path]:
 
     home = cache_folder() / "tests" / _digest_of_exporter()
     splits = {stages: home / str(stages) for stages in (1, 2, 3)}
-    missing = [stages for stages, folder in splits.items() if not _is_split(folder)]
-    if missing:
-        with open_source(demo_model) as source:
-            for stages in missing:
-                options = SplitOptions(out=splits[stages], stages=stages, name="smollm2-135m-instruct", force=True)
-                split(source, options, print)
+    with one_at_a_time():
+        missing = [stages for stages, folder in splits.items() if not _is_split(folder)]
+        if missing:
+            with open_source(demo_model) as source:
+                for stages in missing:
+                    options = SplitOptions(out=splits[stages], stages=stages, name="smollm2-135m-instruct", force=True)
+                    split(source, options, print)
     return splits
 
 

@@ -34,7 +34,7 @@ DRAFTS = {
 
 
 CASES = list(product(DRAFTS, [1, 3, 5, 10, None], [1, 2, 3, 8], [1, 2, 3, 5], [False, True]))
-SOME = random.Random(0).sample(CASES, 200)  # of 640: every value meets every other
+SOME = random.Random(0).sample(CASES, 128)  # of 640: every value meets every other
 
 
 def test_every_two_values_meet_in_some_case() -> None:

@@ -1,17 +1,23 @@
-"""References that take minutes are computed beside each other, and once for all files that need them."""
+"""What takes minutes is done once for all files that need it: references, and starting a pipeline that drafts."""
 
+import asyncio
 import multiprocessing
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from engine.contract.manifest import load_manifest
 from engine.decoder.tokenizer import load_tokenizer
-from tests.conftest import Shards
+from engine.local.model import demo_draft
+from stages.chain import Chain
+from tests.conftest import Shards, one_at_a_time
 from tests.system.prompts import THIRTY
-from tests.system.references import COUNT, Tokens, free_run, genai_run
+from tests.system.references import COUNT, PagedChain, Tokens, free_run, genai_run, options
+from tests.system.running import Running, running
 
 References = dict[str, Future[Tokens]]
 
@@ -40,3 +46,24 @@ def references(shards: Shards, demo_model: Path, prompt_ids: Tokens) -> Generato
 def reference(references: References) -> Callable[[str], Tokens]:
     """Wait for one: "genai", "paged", "stateful 1" to "stateful 3"; of the first ten prompts."""
     return lambda name: references[name].result()
+
+
+@pytest.fixture(scope="session")
+def paged(shards: Shards) -> Generator[PagedChain]:
+    """The model in so many stages in this process, loaded once; whoever asks it begins at position 0."""
+    with ExitStack() as stack:
+        yield cache(lambda stages: stack.enter_context(Chain.open(shards(stages), options("paged"))))
+
+
+@pytest.fixture(scope="session")
+def draft(shards: Shards) -> Path:
+    """The draft that comes along, prepared for the demo model."""
+    with one_at_a_time():
+        return asyncio.run(demo_draft(shards(1), print))
+
+
+@pytest.fixture(scope="session")
+def drafting(shards: Shards, draft: Path, tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
+    """A pipeline of two stages whose decoder has a draft model."""
+    with running(shards(2), tmp_path_factory.mktemp("drafting"), decoder_options=("--draft", str(draft))) as here:
+        yield here

@@ -3,7 +3,7 @@
 One thread on every side of a comparison: the stateful runner's kernels round differently with two.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from stages.settings import RunnerOptions
 COUNT = 128  # tokens
 STEP = 64  # tokens, the longest step in which exact promises the same bits
 Tokens = list[list[int]]
+PagedChain = Callable[[int], Chain]  # by number of stages
 
 
 def options(kind: str, **changes: object) -> RunnerOptions:
@@ -24,8 +25,12 @@ def options(kind: str, **changes: object) -> RunnerOptions:
 def free_run(folder: Path, kind: str, prompts: Sequence[Sequence[int]], count: int) -> Tokens:
     """Greedy tokens of a chain of shards in this process, all prompts together."""
     with Chain.open(folder, options(kind)) as chain:
-        least = chain.runners[0].capabilities.min_row_tokens
-        return generate(chain, prompts, count, min_row_tokens=least)
+        return greedy_run(chain, prompts, count)
+
+
+def greedy_run(chain: Chain, prompts: Sequence[Sequence[int]], count: int) -> Tokens:
+    """Greedy tokens of a chain, all prompts together."""
+    return generate(chain, prompts, count, min_row_tokens=chain.runners[0].capabilities.min_row_tokens)
 
 
 def genai_run(model: Path, prompts: Sequence[Sequence[int]], count: int) -> Tokens:

@@ -67,15 +67,16 @@ class ByHand:
 
 
 @pytest.fixture(scope="module")
-def by_hand(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> Generator[ByHand]:
+def by_hand(shards: Shards, draft: Path, tmp_path_factory: pytest.TempPathFactory) -> Generator[ByHand]:
     home, folder, port = tmp_path_factory.mktemp("by-hand"), shards(2), free_port()
     url = f"nats://127.0.0.1:{port}"
 
     async def start(stack: AsyncExitStack) -> None:
         processes = await stack.enter_async_context(Processes(home / "logs"))
         options = ["--shards", str(folder), "--nats", url]
-        # the wrong way round: decoder, last stage, first stage, and the broker at the end
-        decoder = await processes.start("decoder", command("decoder-run", *options))
+        # the wrong way round: decoder, draft model, last stage, first stage, and the broker at the end
+        decoder = await processes.start("decoder", command("decoder-run", "--draft", "remote", *options))
+        drafts = await processes.start("draft", command("draft-run", "--draft", str(draft), *options))
         stages = [
             await processes.start(f"stage-{i}", command("stage-run", "--index", str(i), "--threads", "1", *options))
             for i in (1, 0)
@@ -85,7 +86,7 @@ def by_hand(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> Generat
         config.write_text((ROOT / "deploy/nats/single.conf").read_text().replace("./nats-data", str(home / "store")))
         ports = ["-p", str(port), "-m", str(free_port())]
         await processes.start("nats-server", [str(find_server()), "-c", str(config), *ports])
-        for child in (*stages, decoder):
+        for child in (*stages, drafts, decoder):
             await child.wait_for_line("ready")
 
     with asyncio.Runner() as runner:
@@ -151,6 +152,18 @@ def test_queue_depth_is_one_object(by_hand: ByHand) -> None:
     assert all("step_ms_p50" in stage and "busy_share" in stage for stage in depths["stages"])
     assert depths["decoder"]["free_blocks"] == depths["decoder"]["blocks"]
     assert set(depths["prompts"]) == {"pending", "working", "redelivered", "dead"}
+
+
+def test_drafts_of_another_process_are_accepted_and_change_no_text(by_hand: ByHand) -> None:
+    asked = {"messages": [{"role": "user", "content": "List five benefits of regular exercise."}], "max_tokens": 64}
+
+    def final(name: str, **drafts: Any) -> dict[str, Any]:
+        return by_hand.do(by_hand.publish(orjson.dumps(asked | drafts | {"id": name}), name))[-1]
+
+    plain, drafted = final("plain", draft="none"), final("drafted", draft="model", draft_tokens=3)
+    assert (drafted["text"], drafted["ids"]) == (plain["text"], plain["ids"])
+    assert plain["usage"]["drafted_tokens"] == 0
+    assert drafted["usage"]["accepted_tokens"] > 0.3 * drafted["usage"]["drafted_tokens"] > 10
 
 
 @pytest.mark.parametrize(

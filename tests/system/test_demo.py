@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.model, pytest.mark.broker]
+pytestmark = [pytest.mark.model, pytest.mark.broker, pytest.mark.usefixtures("demo_model", "draft")]
 DEMO = [str(Path(sysconfig.get_path("scripts")) / "shardline"), "demo"]
 
 
-def test_the_demo_answers_all_prompts_and_leaves_no_process(demo_model: Path) -> None:
+def test_the_demo_answers_all_prompts_and_leaves_no_process() -> None:
     words = ["--max-tokens", "8", "--prompt", "Say one.", "--prompt", "Say two."]
     done = subprocess.run([*DEMO, *words], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -27,7 +27,7 @@ def test_the_demo_answers_all_prompts_and_leaves_no_process(demo_model: Path) ->
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C of another console cannot be sent there")
-def test_ctrl_c_leaves_no_process(demo_model: Path) -> None:
+def test_ctrl_c_leaves_no_process() -> None:
     words = [*DEMO, "--keep", "--max-tokens", "4"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as demo:
         assert demo.stderr and demo.stdout

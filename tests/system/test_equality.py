@@ -13,7 +13,17 @@ import pytest
 
 from stages.chain import Chain
 from tests.conftest import Shards
-from tests.system.references import COUNT, STEP, Tokens, chunks, free_run, greedy_answer, logits_by_prefill, options
+from tests.system.references import (
+    COUNT,
+    STEP,
+    PagedChain,
+    Tokens,
+    chunks,
+    greedy_answer,
+    greedy_run,
+    logits_by_prefill,
+    options,
+)
 
 pytestmark = pytest.mark.model
 Reference = Callable[[str], Tokens]
@@ -28,28 +38,26 @@ def test_stateful_shards_give_the_tokens_of_the_whole_model_in_openvino_genai(
 
 @pytest.mark.parametrize("stages", [2, 3])
 def test_paged_shards_give_the_tokens_of_the_uncut_model(
-    shards: Shards, prompt_ids: Tokens, reference: Reference, stages: int
+    paged: PagedChain, prompt_ids: Tokens, reference: Reference, stages: int
 ) -> None:
-    with Chain.open(shards(stages), options("paged")) as chain:
-        for prompt, answer in zip(prompt_ids, reference("paged"), strict=False):
-            assert greedy_answer(chain, prompt, answer) == answer
+    for prompt, answer in zip(prompt_ids, reference("paged"), strict=False):
+        assert greedy_answer(paged(stages), prompt, answer) == answer
 
 
 @pytest.mark.parametrize("number", [1, 4])
 def test_a_prompt_alone_gives_the_tokens_it_gives_beside_nine_others(
-    shards: Shards, prompt_ids: Tokens, reference: Reference, number: int
+    paged: PagedChain, prompt_ids: Tokens, reference: Reference, number: int
 ) -> None:
-    assert free_run(shards(1), "paged", [prompt_ids[number]], COUNT) == [reference("paged")[number]]
+    assert greedy_run(paged(1), [prompt_ids[number]], COUNT) == [reference("paged")[number]]
 
 
-def test_a_replay_continues_to_the_last_bit(shards: Shards, prompt_ids: Tokens, reference: Reference) -> None:
+def test_a_replay_continues_to_the_last_bit(paged: PagedChain, prompt_ids: Tokens, reference: Reference) -> None:
     """Replay after a lost worker is a prefill of prompt + accepted tokens, in chunks no larger than a step may be."""
     tokens = prompt_ids[4] + reference("paged")[4]
     length, first = len(tokens), len(prompt_ids[4]) + 60
-    with Chain.open(shards(2), options("paged")) as chain:
-        in_twos = logits_by_prefill(chain, tokens, chunks(length, 2), first)
-        for size in (16, 50, STEP):
-            assert np.array_equal(in_twos, logits_by_prefill(chain, tokens, chunks(length, size), first)), size
+    in_twos = logits_by_prefill(paged(2), tokens, chunks(length, 2), first)
+    for size in (16, 50, STEP):
+        assert np.array_equal(in_twos, logits_by_prefill(paged(2), tokens, chunks(length, size), first)), size
     assert in_twos.argmax(-1)[:-1].tolist() == tokens[first + 1 :]
 
 
@@ -60,12 +68,12 @@ def test_paged_and_stateful_agree_up_to_near_ties(
     settings = {"dynamic_quantization": False}
     worst, flips, answers = 0.0, 0, reference("genai")
     with (
-        Chain.open(shards(1), options("paged", **settings)) as paged,
+        Chain.open(shards(1), options("paged", **settings)) as blocks,
         Chain.open(shards(1), options("stateful", **settings)) as stateful,
     ):
         for prompt, answer in zip(prompt_ids[: len(answers)], answers, strict=True):
             text = prompt + answer
-            a, b = (logits_by_prefill(chain, text, [len(text)], len(prompt)) for chain in (paged, stateful))
+            a, b = (logits_by_prefill(chain, text, [len(text)], len(prompt)) for chain in (blocks, stateful))
             difference = np.abs(a - b).max(axis=-1)
             worst = max(worst, float(difference.max()))
             best = np.sort(b, axis=-1)[:, -2:]

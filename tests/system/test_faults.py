@@ -2,18 +2,19 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Generator
+from itertools import count
 
 import orjson
 import pytest
 
 from engine.contract.prompt import Event, FinalEvent, decode_event
-from engine.local.pipeline import LocalPipeline, local_pipeline
-from engine.transport.nats import NatsTransport, connect
+from engine.local.pipeline import LocalPipeline
+from engine.transport.nats import NatsTransport
 from engine.transport.subjects import Subjects
 from tests.conftest import Shards
 from tests.system.prompts import PROMPTS
+from tests.system.running import Running, running
 
 pytestmark = [pytest.mark.model, pytest.mark.broker, pytest.mark.faults]
 TOKENS = 24
@@ -50,40 +51,49 @@ def assert_same(calm: list[list[Event]], disturbed: list[list[Event]]) -> None:
         assert "".join(event.text for event in after[:-1]) == before[-1].text
 
 
-def undisturbed_and(shards: Path, home: Path, disturb: Disturb) -> None:
-    async def main() -> None:
-        async with (
-            asyncio.timeout(240),
-            local_pipeline(shards, home, print) as pipeline,
-            connect(pipeline.url, name="test") as transport,
-        ):
-            subjects = Subjects("default", pipeline.slug)
-            calm = await answers(transport, subjects, "calm", asyncio.Event())
-            halfway = asyncio.Event()
-            asking = asyncio.create_task(answers(transport, subjects, "disturbed", halfway))
-            await halfway.wait()
-            await disturb(pipeline)
-            assert_same(calm, await asking)
+class Disturbed:
+    """One pipeline for all that is done to it: every worker that was lost has a successor afterwards."""
 
-    asyncio.run(main())
+    def __init__(self, here: Running) -> None:
+        self._here, self._tags = here, count()
+        self._calm = self._ask(None)
+
+    def by(self, disturb: Disturb) -> None:
+        """Ask again, disturb it in mid-answer, and see the same events."""
+        assert_same(self._calm, self._ask(disturb))
+
+    def _ask(self, disturb: Disturb | None) -> list[list[Event]]:
+        async def ask(transport: NatsTransport, subjects: Subjects) -> list[list[Event]]:
+            halfway = asyncio.Event()
+            asking = asyncio.create_task(answers(transport, subjects, f"round-{next(self._tags)}", halfway))
+            await halfway.wait()
+            if disturb:
+                await disturb(self._here.pipeline)
+            return await asking
+
+        return self._here.do(ask, seconds=240)
+
+
+@pytest.fixture(scope="module")
+def disturbed(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> Generator[Disturbed]:
+    with running(shards(2), tmp_path_factory.mktemp("faults")) as here:
+        yield Disturbed(here)
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_stage_killed_in_mid_answer_and_started_again_changes_no_text(
-    shards: Shards, tmp_path: Path, index: int
-) -> None:
+def test_a_stage_killed_in_mid_answer_and_started_again_changes_no_text(disturbed: Disturbed, index: int) -> None:
     async def kill_and_start_again(pipeline: LocalPipeline) -> None:
         pipeline.stages[index].kill()
         await pipeline.stages[index].wait()
-        await pipeline.start_stage(index, len(pipeline.stages))
+        pipeline.stages[index] = await pipeline.start_stage(index, len(pipeline.stages))
 
-    undisturbed_and(shards(2), tmp_path, kill_and_start_again)
+    disturbed.by(kill_and_start_again)
 
 
-def test_a_stage_told_to_stop_in_mid_answer_exits_0_and_its_successor_goes_on(shards: Shards, tmp_path: Path) -> None:
+def test_a_stage_told_to_stop_in_mid_answer_exits_0_and_its_successor_goes_on(disturbed: Disturbed) -> None:
     async def replace(pipeline: LocalPipeline) -> None:
         pipeline.stages[1].signal(signal.SIGTERM)
         assert await pipeline.stages[1].wait() == 0
-        await pipeline.start_stage(1, len(pipeline.stages))
+        pipeline.stages[1] = await pipeline.start_stage(1, len(pipeline.stages))
 
-    undisturbed_and(shards(2), tmp_path, replace)
+    disturbed.by(replace)

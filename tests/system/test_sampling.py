@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,17 +11,15 @@ from engine.client.client import Client
 from engine.contract.prompt import FinalEvent
 from engine.contract.sampling import Sampling, expand_sampling
 from engine.contract.side import RowSide
-from engine.local.model import demo_draft
-from engine.local.pipeline import local_pipeline
-from engine.transport.nats import connect
+from engine.transport.nats import NatsTransport
 from engine.transport.subjects import Subjects
 from stages.chain import Chain
 from stages.sampling import Sampler, adjusted
-from tests.conftest import Shards
 from tests.system.prompts import THIRTY
-from tests.system.references import STEP, Tokens, chunks, logits_by_prefill, options
+from tests.system.references import STEP, PagedChain, Tokens, chunks, logits_by_prefill
+from tests.system.running import Running
 
-pytestmark = [pytest.mark.model, pytest.mark.broker]
+pytestmark = [pytest.mark.model, pytest.mark.broker, pytest.mark.xdist_group("drafting")]
 TOKENS = 96
 KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.7, "seed": 1},
@@ -52,34 +49,27 @@ def sampled_answer(chain: Chain, prompt: Sequence[int], answer: Sequence[int], h
 
 
 def test_the_seed_decides_with_any_drafts_beside_any_others_and_after_a_restart(
-    shards: Shards, prompt_ids: Tokens, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    paged: PagedChain, prompt_ids: Tokens, drafting: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    draft = asyncio.run(demo_draft(shards(1), print))
     prompts = THIRTY[: len(KINDS)]
 
-    async def main() -> list[list[FinalEvent]]:
-        async with (
-            asyncio.timeout(600),
-            local_pipeline(shards(2), tmp_path, print, decoder_options=("--draft", str(draft))) as here,
-            connect(here.url, name="test") as transport,
-        ):
-            client = Client(transport, Subjects("default", here.slug))
+    async def ask(transport: NatsTransport, subjects: Subjects) -> list[list[FinalEvent]]:
+        client = Client(transport, subjects)
 
-            async def one(i: int, drafts: dict[str, Any]) -> FinalEvent:
-                return await client.complete(
-                    prompt=prompts[i], max_tokens=TOKENS, ignore_eos=True, logprobs=True, **KINDS[i], **drafts
-                )
+        async def one(i: int, drafts: dict[str, Any]) -> FinalEvent:
+            return await client.complete(
+                prompt=prompts[i], max_tokens=TOKENS, ignore_eos=True, logprobs=True, **KINDS[i], **drafts
+            )
 
-            rounds = [list(await asyncio.gather(*(one(i, d) for i in range(len(KINDS))))) for d in DRAFTS]
-            rounds.append([await one(i, DRAFTS[(i + 1) % len(DRAFTS)]) for i in range(len(KINDS))])  # alone
-            return rounds
+        rounds = [list(await asyncio.gather(*(one(i, d) for i in range(len(KINDS))))) for d in DRAFTS]
+        rounds.append([await one(i, DRAFTS[(i + 1) % len(DRAFTS)]) for i in range(len(KINDS))])  # alone
+        return rounds
 
-    rounds = asyncio.run(main())
-    with Chain.open(shards(1), options("paged")) as uncut:
-        for i, first in enumerate(rounds[0]):
-            assert {final.ids for final in (each[i] for each in rounds)} == {first.ids}
-            assert sampled_answer(uncut, prompt_ids[i], first.ids, expand_sampling(KINDS[i])) == list(first.ids)
-            assert [one.id for one in first.logprobs] == list(first.ids)
+    rounds = drafting.do(ask)
+    for i, first in enumerate(rounds[0]):
+        assert {final.ids for final in (each[i] for each in rounds)} == {first.ids}
+        assert sampled_answer(paged(1), prompt_ids[i], first.ids, expand_sampling(KINDS[i])) == list(first.ids)
+        assert [one.id for one in first.logprobs] == list(first.ids)
     drafted = [(final.usage.accepted_tokens, final.usage.drafted_tokens) for final in rounds[1]]
     assert all(accepted > 0.2 * checked for accepted, checked in drafted)
     with capsys.disabled():

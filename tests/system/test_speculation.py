@@ -16,19 +16,18 @@ import pytest
 
 from engine.client.client import Client
 from engine.contract.prompt import FinalEvent
-from engine.local.model import demo_draft
-from engine.local.pipeline import local_pipeline
-from engine.transport.nats import connect
+from engine.transport.nats import NatsTransport
 from engine.transport.subjects import Subjects
 from stages.chain import Chain, prefill
 from stages.settings import RunnerOptions
 from tests.conftest import Shards
 from tests.system.prompts import THIRTY
-from tests.system.references import Tokens, greedy_answer, options
+from tests.system.references import PagedChain, Tokens, greedy_answer
+from tests.system.running import Running, running
 
 pytestmark = [pytest.mark.model, pytest.mark.broker]
 LONG = 256
-ALONE = 3
+AT_ONCE, ALONE = 8, 3
 NEAR = 1e-3  # logits: ten times what rows of different length were measured apart (tests/stages/test_row_lengths.py)
 SETTINGS: tuple[dict[str, Any], ...] = (
     {"draft": "model", "draft_tokens": 1},
@@ -45,55 +44,41 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.fixture(scope="module")
-def draft(shards: Shards) -> Path:
-    return asyncio.run(demo_draft(shards(1), print))
-
-
-def assert_undrafted(shards: Shards, prompts: Tokens, finals: Sequence[FinalEvent]) -> None:
+def assert_undrafted(uncut: Chain, prompts: Tokens, finals: Sequence[FinalEvent]) -> None:
     """Each answer is the one of the uncut model without drafts."""
-    with Chain.open(shards(1), options("paged")) as uncut:
-        wrong = [
-            i
-            for i, (prompt, final) in enumerate(zip(prompts, finals, strict=True))
-            if greedy_answer(uncut, prompt, final.ids) != list(final.ids)
-        ]
+    wrong = [
+        i
+        for i, (prompt, final) in enumerate(zip(prompts, finals, strict=True))
+        if greedy_answer(uncut, prompt, final.ids) != list(final.ids)
+    ]
     assert not wrong
 
 
-def ask(
-    shards: Path, draft: Path, home: Path, prompts: Sequence[str], tokens: int, *stage_options: str, at_once: int = 8
-) -> list[FinalEvent]:
-    """Answers of a pipeline of processes, with a different draft setting each; the last three one by one."""
+def answers(here: Running, prompts: Sequence[str], tokens: int) -> list[FinalEvent]:
+    """With a different draft setting each, eight at once; the last three one by one."""
 
-    async def main() -> list[FinalEvent]:
-        async with (
-            asyncio.timeout(600),
-            local_pipeline(
-                shards, home, print, stage_options=stage_options, decoder_options=("--draft", str(draft))
-            ) as here,
-            connect(here.url, name="test") as transport,
-        ):
-            client, places = Client(transport, Subjects("default", here.slug)), asyncio.Semaphore(at_once)
+    async def ask(transport: NatsTransport, subjects: Subjects) -> list[FinalEvent]:
+        client, places = Client(transport, subjects), asyncio.Semaphore(AT_ONCE)
 
-            async def one(prompt: str, setting: dict[str, Any]) -> FinalEvent:
-                async with places:
-                    return await client.complete(prompt=prompt, max_tokens=tokens, ignore_eos=True, **setting)
+        async def one(prompt: str, setting: dict[str, Any]) -> FinalEvent:
+            async with places:
+                return await client.complete(prompt=prompt, max_tokens=tokens, ignore_eos=True, **setting)
 
-            wanted = list(zip(prompts, islice(cycle(SETTINGS), len(prompts)), strict=True))
-            finals = list(await asyncio.gather(*(one(*each) for each in wanted[:-ALONE])))
-            for prompt, _ in wanted[-ALONE:]:
-                finals.append(await one(prompt, {"draft": "model", "draft_tokens": 2}))
-            return finals
+        wanted = list(zip(prompts, islice(cycle(SETTINGS), len(prompts)), strict=True))
+        finals = list(await asyncio.gather(*(one(*each) for each in wanted[:-ALONE])))
+        for prompt, _ in wanted[-ALONE:]:
+            finals.append(await one(prompt, {"draft": "model", "draft_tokens": 2}))
+        return finals
 
-    return asyncio.run(main())
+    return here.do(ask)
 
 
+@pytest.mark.xdist_group("drafting")
 def test_thirty_answers_of_256_tokens_are_the_same_with_and_without_drafts(
-    shards: Shards, draft: Path, prompt_ids: Tokens, tmp_path: Path
+    paged: PagedChain, drafting: Running, prompt_ids: Tokens
 ) -> None:
-    finals = ask(shards(2), draft, tmp_path, THIRTY, LONG)
-    assert_undrafted(shards, prompt_ids, finals)
+    finals = answers(drafting, THIRTY, LONG)
+    assert_undrafted(paged(1), prompt_ids, finals)
     accepted = sum(final.usage.accepted_tokens for final in finals)
     assert accepted > 0.3 * sum(final.usage.completion_tokens for final in finals)
     assert all(final.usage.completion_tokens == LONG for final in finals)
@@ -101,10 +86,11 @@ def test_thirty_answers_of_256_tokens_are_the_same_with_and_without_drafts(
 
 @pytest.mark.parametrize("stages", [1, 3])
 def test_the_number_of_stages_makes_no_difference_to_that(
-    shards: Shards, draft: Path, prompt_ids: Tokens, tmp_path: Path, stages: int
+    shards: Shards, paged: PagedChain, draft: Path, prompt_ids: Tokens, tmp_path: Path, stages: int
 ) -> None:
-    finals = ask(shards(stages), draft, tmp_path, THIRTY[:12], 64)
-    assert_undrafted(shards, prompt_ids[:12], finals)
+    with running(shards(stages), tmp_path, decoder_options=("--draft", str(draft))) as here:
+        finals = answers(here, THIRTY[:12], 64)
+    assert_undrafted(paged(1), prompt_ids[:12], finals)
 
 
 def test_stateful_stages_give_the_same_tokens_up_to_near_ties(
@@ -113,24 +99,14 @@ def test_stateful_stages_give_the_same_tokens_up_to_near_ties(
     """Rejected drafts are masked out there. Where tokens part, the two best candidates are as close as the kernels."""
     tokens, prompts = 96, THIRTY[:6]
 
-    async def main() -> tuple[list[FinalEvent], list[FinalEvent]]:
-        options = ("--runner", "stateful", "--threads", "1")
-        async with (
-            asyncio.timeout(300),
-            local_pipeline(
-                shards(2), tmp_path, print, stage_options=options, decoder_options=("--draft", str(draft))
-            ) as here,
-            connect(here.url, name="test") as transport,
-        ):
-            client = Client(transport, Subjects("default", here.slug))
+    async def ask(client: Client, **setting: Any) -> list[FinalEvent]:
+        asked = [client.complete(prompt=p, max_tokens=tokens, ignore_eos=True, **setting) for p in prompts]
+        return list(await asyncio.gather(*asked))
 
-            async def all_with(**setting: Any) -> list[FinalEvent]:
-                asked = [client.complete(prompt=p, max_tokens=tokens, ignore_eos=True, **setting) for p in prompts]
-                return list(await asyncio.gather(*asked))
-
-            return await all_with(draft="none"), await all_with(draft="model", draft_tokens=3)
-
-    off, on = asyncio.run(main())
+    stateful = ("--runner", "stateful", "--threads", "1")
+    with running(shards(2), tmp_path, stage_options=stateful, decoder_options=("--draft", str(draft))) as here:
+        off = here.do(lambda *way: ask(Client(*way), draft="none"))
+        on = here.do(lambda *way: ask(Client(*way), draft="model", draft_tokens=3))
     parted = [
         (i, next(at for at in range(tokens) if a.ids[at] != b.ids[at]))
         for i, (a, b) in enumerate(zip(off, on, strict=True))
