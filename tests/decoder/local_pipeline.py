@@ -173,6 +173,7 @@ class Pipeline:
         self.transport = MemoryTransport(broker)
         self.client = Client(self.transport, SUBJECTS)
         self.running: list[asyncio.Task[None]] = []
+        self.workers: dict[int, asyncio.Task[None]] = {}  # by stage, the one started last
         self.shards: list[ArithmeticShard | SlotShard] = []
         self.decoders: list[DecoderService] = []
         self.serving = asyncio.Event()  # a decoder has opened its pipeline
@@ -229,7 +230,7 @@ class Pipeline:
             announce=lambda _: ready.set(),
             listen=0.0,
         )
-        task = self._start(worker.run(asyncio.Event()))
+        task = self.workers[index] = self._start(worker.run(asyncio.Event()))
         await ready.wait()
         return task
 

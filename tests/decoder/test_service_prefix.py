@@ -64,7 +64,7 @@ def test_prompts_that_come_together_share_what_the_first_of_them_reads(kind: str
 def test_after_a_lost_worker_nothing_is_taken_for_granted(kind: str) -> None:
     async def test(here: Pipeline) -> None:
         await ask(here, QUESTIONS[0])
-        await here.kill(here.running[1])
+        await here.kill(here.workers[1])
         await here.start_worker(1, **({"slots": 4} if kind == "stateful" else {}))
         assert (await ask(here, QUESTIONS[0])).usage.cached_tokens == 0
         assert (await ask(here, QUESTIONS[0])).usage.cached_tokens > 0
