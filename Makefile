@@ -55,6 +55,9 @@ bench: $(DEV)
 	$(BIN)/python -m bench.rewind
 	$(BIN)/python -m bench.speculation
 	$(BIN)/python -m bench.wan
+	$(BIN)/python -m bench.sampling
+	$(BIN)/python -m bench.constraint
+	$(BIN)/python -m bench.kv_precision
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
