@@ -44,6 +44,7 @@ class ScriptedTarget:
     def run(self, step: PlannedStep) -> np.ndarray:
         out: list[int] = []
         for row in self._cache.feed(step.rows, step.tokens):
+            assert -1 not in row.history
             out += map(self._next_token, row.picks())
             self.rows.append((row.start, row.length, row.picked))
         return np.array(out, np.int32)
