@@ -102,6 +102,16 @@ class PrefixCache:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduling:
+    """How full the pipe is kept, and why."""
+
+    depth: int = 0  # steps in flight at most
+    step_ms: float = 0.0  # predicted for the present answers' next step, on the slowest stage
+    loop_ms: float = 0.0  # predicted for it, from publish to result, nothing in its way
+    budget_ms: float = 0.0  # of a step with chunks of prompts beside them; 0: nobody reads an answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderHeartbeat:
     """What a decoder says of itself every second."""
 
@@ -123,6 +133,7 @@ class DecoderHeartbeat:
     tokens_per_second: float  # over the last window
     speculation: Speculation
     prefix_cache: PrefixCache = field(default_factory=PrefixCache)
+    scheduling: Scheduling = field(default_factory=Scheduling)
 
 
 ControlMessage = Open | Opened | StageHeartbeat | DecoderHeartbeat
@@ -143,6 +154,7 @@ def from_json(kind: type[M], data: bytes) -> M:
             found["speculation"] = Speculation(**found["speculation"])
         if "prefix_cache" in found:
             found["prefix_cache"] = PrefixCache(**found["prefix_cache"])
+            found["scheduling"] = Scheduling(**found.get("scheduling", {}))
         return kind(**{name: value for name, value in found.items() if name in known})
     except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError) as error:
         raise FrameError(f"not a {kind.__name__}: {error}") from error

@@ -28,6 +28,7 @@ class ErrorCode(StrEnum):
     TOO_MANY_DELIVERIES = "too_many_deliveries"
     DUPLICATE_ID = "duplicate_id"
     OVERLOADED = "overloaded"
+    DEADLINE_PASSED = "deadline_passed"
     UNAVAILABLE = "unavailable"
     INTERNAL = "internal"
     # steps

@@ -18,6 +18,7 @@ DraftSource = Literal["auto", "model", "lookup", "none"]
 DRAFT_SOURCES: Final[tuple[DraftSource, ...]] = ("auto", "model", "lookup", "none")
 MAX_ID_LENGTH: Final = 64
 MAX_CHOICES: Final = 16
+MAX_PRIORITY: Final = 9  # and as far below 0
 MAX_STOP_STRINGS: Final = 16
 MAX_STOP_LENGTH: Final = 256  # characters: text is held back for as long as a stop string could still begin
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -38,6 +39,8 @@ class PromptRequest:
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])  # fields of engine.contract.sampling, checked
     n: int = 1  # answers
     response_format: ResponseFormat | None = None  # None: any text
+    priority: int = 0  # higher first
+    deadline_ms: int | None = None  # from arrival: by then the answer must have begun
 
 
 def parse_prompt(data: bytes) -> PromptRequest:
@@ -148,6 +151,12 @@ def _choices(name: str, value: object) -> int:
     return value
 
 
+def _priority(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > MAX_PRIORITY:
+        raise _wrong(name, f"a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}")
+    return value
+
+
 def _stop(name: str, value: Any) -> tuple[str, ...]:
     texts: list[Any] = [value] if isinstance(value, str) else value
     if (
@@ -170,6 +179,8 @@ _READERS: Final[dict[str, Any]] = {
     "draft_tokens": _draft_tokens,
     "n": _choices,
     "response_format": read_response_format,
+    "priority": _priority,
+    "deadline_ms": _positive,
 }
 
 

@@ -79,6 +79,8 @@ class Admission:
             choice=choice,
             sampling=replace(sampling, seed=mix(sampling.seed + choice)) if choice else sampling,
             constraint=self._constraint(request),
+            priority=request.priority,
+            deadline=None if request.deadline_ms is None else arrived + request.deadline_ms / 1e3,
             drafts=self._drafts(request),
         )
         if "lookup" in sequence.drafts.sources:

@@ -1,26 +1,32 @@
-"""Which rows make up the next step: a pure function of the sequences and the limits.
+"""Which rows make up the next step: a pure function of the sequences, the limits and what was measured.
 
-The running sequences are split into as many groups as there are steps in flight, so that every stage has one (D8).
-Decode and verify rows go first, prefill chunks fill up the step's budget; a prompt may have several chunks in flight,
-an answer several windows of drafts.
+The answering sequences are split into as many groups as there are steps in flight, of equal time (D8). Their rows go
+first; chunks of prompts fill up what a step may hold, or may take while somebody reads an answer. A prompt may have
+several chunks in flight, an answer several windows of drafts.
 """
 
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from engine.contract.messages import ROW_COLUMNS
+from engine.decoder.pipeclock import PipeTimes
 from engine.decoder.sequence import Sequence
+from engine.decoder.sharing import EVEN, Budget, budget_of, chunk_work, row_work, served_order, take_share
+from engine.decoder.steptime import Work
 from engine.kv.blocks import blocks_for
 
 MANY: Final = 1 << 20  # tokens: no limit
+LEAST_CHUNK: Final = 4  # prompt tokens that every step takes along, whatever it costs: prompts never starve
+NOT_MEASURED: Final = PipeTimes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLimits:
     """What one step may hold."""
 
-    steps_in_flight: int
+    steps_in_flight: int  # now
+    smoothness: float  # times: how much longer steps may get by prompt chunks while somebody reads an answer
     prefill_tokens: int  # budget of one step, decode rows counted
     max_tokens: int  # of all rows of a step, dummies counted; 0: no limit
     min_row_tokens: int  # 2: one-token rows take another attention kernel (profile exact)
@@ -52,42 +58,101 @@ class RowPlan:
         return self.fresh + self.dummies
 
 
-def plan_step(running: Items[Sequence], limits: StepLimits) -> list[RowPlan]:
-    """Rows of the next step, oldest served first; empty when no sequence has work, or drafts are to be waited for.
+def plan_step(
+    running: Items[Sequence], limits: StepLimits, times: PipeTimes = NOT_MEASURED, flying: int = 0
+) -> list[RowPlan]:
+    """Rows of the next step beside `flying` others; empty when there is no work, or drafts are to be waited for.
 
     With fewer sequences than steps in flight a sequence may run ahead: its next window of drafts is sent before the
     results of the one before are there.
     """
-    ready = sorted((s for s in running if s.ready), key=lambda s: (s.prefilling, s.last_step))
-    share = limits.share(len(running))
-    if len(ready) < share and any(s.awaits_drafts for s in running):
+    answering = [s for s in running if not s.prefilling]
+    prompts = sorted((s for s in running if s.prefilling), key=served_order)
+    left = limits.steps_in_flight - flying
+    if not answering:
+        return _fill((), _spread(prompts, limits, times, left), limits, _Pace(times, None))
+    weights = {s.id: times.slowest.added(row_work(s, limits.min_row_tokens)) for s in answering}
+    ready = [s for s in answering if s.ready]
+    share = sum(weights.values()) / limits.steps_in_flight
+    if sum(weights[s.id] for s in ready) * EVEN < share and any(s.awaits_drafts for s in answering):
         return []  # a step of its own for whoever is early would cost as much as one for all
-    if not ready and len(running) < limits.steps_in_flight:
-        ready = sorted((s for s in running if s.ready_ahead), key=lambda s: s.last_step)
-    return _fill(ready[:share], limits)
+    if not ready and not prompts and len(running) < limits.steps_in_flight:
+        ready = sorted((s for s in answering if s.ready_ahead), key=served_order)[:1]
+    group = take_share(ready, weights, share, left)
+    return _fill(group, prompts, limits, _Pace(times, budget(answering, limits, times) if prompts else None))
 
 
-def _fill(sequences: Items[Sequence], limits: StepLimits) -> list[RowPlan]:
-    rows: list[RowPlan] = []
+def budget(answering: Items[Sequence], limits: StepLimits, times: PipeTimes) -> Budget:
+    """What a step may take with prompt chunks in it, beside these answers."""
+    return budget_of(times, work_of(answering, limits), len(answering), limits.steps_in_flight, limits.smoothness)
+
+
+def work_of(answering: Items[Sequence], limits: StepLimits) -> Work:
+    """A row of each."""
+    works = [row_work(sequence, limits.min_row_tokens) for sequence in answering]
+    return Work(len(works), sum(work.tokens for work in works), sum(work.context for work in works))
+
+
+def _spread(prompts: Items[Sequence], limits: StepLimits, times: PipeTimes, left: int) -> list[Sequence]:
+    """Nobody reads an answer: prompts go into all steps evenly, in chunks as large as they may be."""
+    weights = {s.id: times.slowest.added(chunk_work(s, limits.prefill_tokens)) for s in prompts}
+    return take_share(prompts, weights, sum(weights.values()) / limits.steps_in_flight, left)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    times: PipeTimes
+    budget: Budget | None  # None: nobody waits for the next token
+
+    def room(self, there: Work, sequence: Sequence) -> int:
+        """Tokens of a prompt that fit into the time of a step."""
+        return MANY if self.budget is None else self.budget.tokens(self.times, there, sequence.sent)
+
+
+@dataclass(slots=True)
+class _Filling:
+    """A step while rows are put into it."""
+
+    limits: StepLimits
+    rows: list[RowPlan] = field(default_factory=list[RowPlan])
+    work: Work = field(default_factory=Work)
+    tokens: int = 0
+    size: int = 0  # bytes
+
+    def add(self, sequence: Sequence, room: int, max_bytes: int) -> bool:
+        """Put in a row of at most `room` tokens, if one fits."""
+        row = plan_row(sequence, room, self.limits)
+        if row and self.size + row_bytes(row, self.limits) > max_bytes:
+            fitting = fitting_tokens(sequence, self.limits, max_bytes - self.size)
+            row = plan_row(sequence, min(room, fitting), self.limits)
+        if row is None or self.size + row_bytes(row, self.limits) > max_bytes:
+            return False
+        self.rows.append(row)
+        self.work += Work(1, row.length, row.start + row.length)
+        self.tokens, self.size = self.tokens + row.length, self.size + row_bytes(row, self.limits)
+        return True
+
+
+def _fill(answers: Items[Sequence], prompts: Items[Sequence], limits: StepLimits, pace: _Pace) -> list[RowPlan]:
+    step = _Filling(limits)
     least, most = limits.min_row_tokens, limits.max_tokens or MANY
-    decoding = sum(not s.prefilling for s in sequences)
-    each = max(most // max(decoding, 1), least)  # drafts give way before anybody is left out
-    tokens, size = 0, 0
-    for sequence in sequences:
-        if tokens + least > most:
+    chunk = max(LEAST_CHUNK, 2 * least)
+    kept = chunk if prompts and most >= 2 * chunk else 0  # for the least chunk
+    kept_bytes = 4 * (ROW_COLUMNS + blocks_for(limits.context_length, limits.block_size) + kept * limits.hidden_size)
+    max_bytes = limits.max_bytes - (kept_bytes if kept and limits.max_bytes >= 2 * kept_bytes else 0)
+    each = max((most - kept) // max(len(answers), 1), least)  # drafts give way before anybody is left out
+    for sequence in answers:
+        if step.tokens + least <= most - kept:
+            step.add(sequence, each, max_bytes)
+    started = False
+    for sequence in prompts:
+        room = min(min(limits.prefill_tokens, most) - step.tokens, pace.room(step.work, sequence))
+        if started and room < least:
             break
-        room = min(limits.prefill_tokens, most) - tokens if sequence.prefilling else each
-        row = plan_row(sequence, room, limits)
-        if row is None:
-            continue
-        row_size = row_bytes(row, limits)
-        if size + row_size > limits.max_bytes:
-            row = plan_row(sequence, fitting_tokens(sequence, limits, limits.max_bytes - size), limits)
-            if row is None or (row_size := row_bytes(row, limits)) + size > limits.max_bytes:
-                continue
-        rows.append(row)
-        tokens, size = tokens + row.length, size + row_size
-    return rows
+        if not started:
+            room = max(room, min(chunk, most - step.tokens))
+        started |= step.add(sequence, room, limits.max_bytes)
+    return step.rows
 
 
 def plan_row(sequence: Sequence, room: int, limits: StepLimits) -> RowPlan | None:

@@ -14,7 +14,8 @@ class DecoderConfig:
     max_running: int  # sequences at once, when the stages keep no slots
     max_waiting: int  # requests held in this process besides the running ones
     prefill_tokens: int  # per step, decode rows counted
-    steps_in_flight: int  # 0: one per stage
+    steps_in_flight: int  # 0: as measured, one per stage at least
+    smoothness: float  # times: how much longer prompts may make steps while somebody reads an answer
     default_max_tokens: int
     max_deliveries: int  # of a durable prompt, before it becomes a dead letter
     step_timeout: float  # seconds: least time before a step counts as lost

@@ -18,13 +18,17 @@ from engine.contract.ids import RequestId, StepNumber
 from engine.contract.messages import IntArray, Rows
 from engine.contract.side import Logprobs, RowSide
 from engine.decoder.answer import Delta
-from engine.decoder.batching import RowPlan, plan_step
+from engine.decoder.batching import RowPlan
 from engine.decoder.drafting import DraftModelAccess, DraftPlanner
+from engine.decoder.pipeclock import Trip
 from engine.decoder.rows import build_rows, build_tokens
+from engine.decoder.schedule import Schedule
 from engine.decoder.sequence import Sequence
 from engine.decoder.sides import build_sides
+from engine.decoder.steptime import Work
 from engine.decoder.tables import CacheTables, Capacity, ReuseCount, seniority
 from engine.decoder.verification import verify
+from engine.decoder.waiting import next_waiting
 from engine.kv.blocks import BlockPool, blocks_for
 
 
@@ -45,7 +49,8 @@ class Flight:
 
     plans: list[RowPlan]
     sent: float  # seconds, on the decoder's clock
-    tokens: int
+    work: Work
+    alone: bool  # nothing else was under way
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class DecoderCore:
         self._serial = 0
         self._next_number = StepNumber(0)
         self._last_result = 0.0
+        self.schedule = Schedule()
 
     @property
     def blocks(self) -> BlockPool:
@@ -104,6 +110,7 @@ class DecoderCore:
         self.capacity = capacity
         self.tables = CacheTables.of(capacity)
         self._next_number = StepNumber(0)
+        self.schedule.open(capacity.limits, capacity.stages, adaptive=capacity.adaptive)
         self.flights.clear()
 
     def lose_epoch(self) -> None:
@@ -126,11 +133,11 @@ class DecoderCore:
 
     def next_step(self, now: float) -> PlannedStep | None:
         """The next step to publish, or None: the pipe is full, or no sequence has work."""
-        capacity = self.capacity
-        if capacity is None or len(self.flights) >= capacity.limits.steps_in_flight:
+        capacity, flying = self.capacity, len(self.flights)
+        if capacity is None or flying >= self.schedule.allowed:
             return None
         self._admit(now)
-        plans = self._plan(capacity)
+        plans = self._plan(flying)
         if not plans:
             return None
         number = self._next_number
@@ -140,7 +147,8 @@ class DecoderCore:
         step = PlannedStep(number, rows, build_tokens(plans), sides, self.tables.slots.take_copies())
         for plan in plans:
             self._sent(plan, number)
-        self.flights[number] = Flight(plans, now, len(step.tokens))
+        work = Work(step.rows.count, len(step.tokens), sum(plan.start + plan.length for plan in plans))
+        self.flights[number] = Flight(plans, now, work, alone=not flying)
         return step
 
     def _sent(self, plan: RowPlan, number: StepNumber) -> None:
@@ -156,25 +164,32 @@ class DecoderCore:
         """What to ask the draft model for now, if it is free; drafts that need no model are taken at once."""
         if self.capacity is None:
             return []
-        return self.speculation.requests(self.running, self.capacity.limits, model)
+        return self.speculation.requests(self.running, self.schedule.limits, model)
 
     def drafted(self, requests: Items[DraftRequest], drafts: Items[Draft], seconds: float) -> None:
         """The draft model's answer to `draft`, and how long it took."""
         if self.capacity is not None:
-            waited = seconds * max(1 - len(self.flights) / self.capacity.limits.steps_in_flight, 0.0)
+            waited = seconds * max(1 - len(self.flights) / self.schedule.limits.steps_in_flight, 0.0)
             self.speculation.observe_drafts(max(request.count for request in requests), waited)
         running = {sequence.id: sequence for sequence in self.running}
         for request, draft in zip(requests, drafts, strict=True):
             if (sequence := running.get(RequestId(request.key))) is not None:
                 self.speculation.take(sequence, request, draft)
 
-    def _next_waiting(self) -> Sequence | None:
-        """First come, first served; who shares a beginning that is being read lets others go first."""
-        return next((one for one in self.waiting if not self.tables.waits(one, self.running)), None)
+    def waits_for(self) -> str:
+        """What waiting requests wait for, in words."""
+        if self.capacity is None:
+            return "a complete pipeline"
+        return "cache blocks" if self.tables.slots.free else f"one of {self.capacity.slots} places in the pipeline"
+
+    def _next_waiting(self, now: float) -> Sequence | None:
+        """In the order of `next_waiting`; who shares a beginning that is being read lets others go first."""
+        able = [one for one in self.waiting if not self.tables.waits(one, self.running)]
+        return next_waiting(able, now) if able else None
 
     def _admit(self, now: float) -> None:
         """While there are slots: whose turn it is waits for its blocks, and nobody overtakes it."""
-        while self.tables.slots.free and (sequence := self._next_waiting()) is not None:
+        while self.tables.slots.free and (sequence := self._next_waiting(now)) is not None:
             found = self.tables.admit(sequence, self.running)
             if found is None:
                 return
@@ -185,9 +200,9 @@ class DecoderCore:
             sequence.lead = None
             self.running.append(sequence)
 
-    def _plan(self, capacity: Capacity) -> list[RowPlan]:
+    def _plan(self, flying: int) -> list[RowPlan]:
         """Rows that have their blocks. Each round without any has preempted somebody, so there is an end."""
-        while plans := plan_step(self.running, capacity.limits):
+        while plans := self.schedule.plan(self.running, flying):
             for plan in sorted(plans, key=lambda plan: seniority(plan.sequence), reverse=True):
                 self._provide(plan)
             if granted := [plan for plan in plans if plan.sequence.slot >= 0]:
@@ -219,7 +234,8 @@ class DecoderCore:
         if len(tokens) != sum(plan.picked for plan in flight.plans) or len(logprobs) not in (0, len(tokens)):
             raise ValueError(f"step {number} brought {len(tokens)} tokens")
         seconds, self._last_result = now - max(flight.sent, self._last_result), now
-        self.speculation.observe_step(flight.tokens, seconds)
+        self.speculation.observe_step(int(flight.work.tokens), seconds)
+        self.schedule.returned(Trip(flight.work, flight.sent, now, flight.alone), self.running, len(self.flights))
         progress: list[Progress] = []
         found, at = tokens.tolist(), 0
         for plan in flight.plans:

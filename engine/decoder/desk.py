@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 
 from engine.contract.errors import ErrorCode, PromptError
 from engine.contract.ids import RequestId
@@ -13,6 +14,7 @@ from engine.decoder.intake import Intake
 from engine.decoder.outbox import Outbox
 from engine.decoder.sequence import Sequence
 from engine.decoder.ticket import Ticket
+from engine.decoder.waiting import next_deadline, overdue
 from engine.transport.base import Job
 from engine.transport.subjects import Subjects
 
@@ -38,6 +40,7 @@ class Desk:
         self._tickets: dict[RequestId, Ticket] = {}
         self._unsettled: asyncio.Queue[tuple[Job, PromptError | None]] = asyncio.Queue()  # bounded by places
         self.work = asyncio.Event()  # something changed: look for steps again
+        self._timed = asyncio.Event()  # somebody with a deadline waits
         self.room = asyncio.Event()
         self.room.set()
         self._idle = asyncio.Event()
@@ -77,6 +80,8 @@ class Desk:
         for sequence in choices:
             self._core.submit(sequence)
         self.work.set()
+        if choices[0].deadline is not None:
+            self._timed.set()
 
     def _check_fit(self, sequence: Sequence) -> None:
         if not self._core.fits(sequence.limit):
@@ -130,6 +135,23 @@ class Desk:
             if sequence.idle_losses >= MAX_IDLE_LOSSES:
                 reason = f"given up: the pipeline was lost {sequence.idle_losses} times in a row on this request"
                 self._refuse(sequence, PromptError(ErrorCode.INTERNAL, reason))
+        self._timed.set()  # requests that ran wait again
+
+    async def expire(self) -> None:
+        """End requests whose deadline passes while they wait, for ever."""
+        while True:
+            self._timed.clear()
+            self.refuse_overdue(now())
+            deadline = next_deadline(self._core.waiting)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if deadline is None else deadline - now()):
+                    await self._timed.wait()
+
+    def refuse_overdue(self, moment: float) -> None:
+        """End what should have begun by now and still waits."""
+        reason = f"the answer had not begun when the deadline passed; it waited for {self._core.waits_for()}"
+        for sequence in overdue(self._core.waiting, moment):
+            self._refuse(sequence, PromptError(ErrorCode.DEADLINE_PASSED, reason))
 
     def _refuse(self, sequence: Sequence, error: PromptError) -> None:
         if (ticket := self._tickets.get(sequence.request)) is not None:  # not yet, by another of its choices

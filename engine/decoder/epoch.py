@@ -36,6 +36,7 @@ def capacity_of(route: Route, manifest: Manifest, max_payload: int, config: Deco
     slots = [h.slots for h in route.chain if h.slots]
     limits = StepLimits(
         steps_in_flight=config.steps_in_flight or len(route.chain),
+        smoothness=config.smoothness,
         prefill_tokens=config.prefill_tokens,
         max_tokens=min((h.max_step_tokens for h in route.chain if h.max_step_tokens), default=0),
         min_row_tokens=max(h.min_row_tokens for h in route.chain),
@@ -48,6 +49,8 @@ def capacity_of(route: Route, manifest: Manifest, max_payload: int, config: Deco
         blocks=blocks,
         slots=min([config.max_running, *slots]),
         limits=limits,
+        stages=len(route.chain),
+        adaptive=not config.steps_in_flight,
         stateful=any(h.slots for h in route.chain),
     )
 

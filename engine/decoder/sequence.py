@@ -70,6 +70,8 @@ class Sequence:
     choice: int = 0  # of its request
     sampling: Sampling = GREEDY
     constraint: Grammar | None = None
+    priority: int = 0
+    deadline: float | None = None  # same clock: when its answer must have begun
     drafts: DraftState = field(default_factory=lambda: DraftState(()))
     index: LookupIndex = field(default_factory=LookupIndex)
     tail: list[int] = field(default_factory=list[int])
@@ -82,7 +84,6 @@ class Sequence:
     table: BlockTable = field(default_factory=BlockTable)
     confirmed: int = 0  # leading tokens whose computation is over
     cached: int = 0  # tokens of the prompt that were never computed for it
-    priority: int = 0
     serial: int = 0  # of its arrival
     lead: Lead | None = None  # whom it lets read first, chosen once while it waits
     last_step: int = -1  # the step that carried its latest row: oldest first is fair

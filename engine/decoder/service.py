@@ -76,6 +76,7 @@ class DecoderService:
                 self._cancel(cancels),
                 intake.keep_jobs(),
                 desk.settle(),
+                desk.expire(),
                 self._outbox.run(),
                 self._beat(pipeline),
                 self._drafting.run(),
@@ -181,6 +182,7 @@ class DecoderService:
             tokens_per_second=self._rate.per_second(now()),
             speculation=self._core.speculation.figures(self._drafting.failures),
             prefix_cache=self._core.prefix_cache(),
+            scheduling=self._core.schedule.figures(self._core.running),
         )
 
     async def _drain(

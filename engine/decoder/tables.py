@@ -23,6 +23,8 @@ class Capacity:
     slots: int  # sequences that may run at once
     limits: StepLimits
     stateful: bool = False  # some stage keeps a state per slot
+    stages: int = 1
+    adaptive: bool = False  # steps in flight follow what is measured, one per stage at least; else as the limits say
 
 
 @dataclass(slots=True)

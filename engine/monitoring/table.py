@@ -3,7 +3,7 @@
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from engine.contract.control import PrefixCache, Speculation, StageHeartbeat
+from engine.contract.control import PrefixCache, Scheduling, Speculation, StageHeartbeat
 from engine.monitoring.depth import Depths
 
 
@@ -57,6 +57,14 @@ def _reuse(figures: PrefixCache) -> str:
     )
 
 
+def _steps(figures: Scheduling) -> str:
+    beside = f", {figures.budget_ms:.0f} with prompts beside them" if figures.budget_ms else ""
+    return (
+        f"steps    up to {figures.depth} in flight: a loop takes {figures.loop_ms:.0f} ms, "
+        f"the slowest stage {figures.step_ms:.0f} of it{beside} (expected)"
+    )
+
+
 def _lines(depths: Depths) -> list[str]:
     lines: list[str] = []
     decoder = depths.decoder
@@ -69,6 +77,7 @@ def _lines(depths: Depths) -> list[str]:
             f"{decoder.free_blocks} of {decoder.blocks} blocks free, "
             f"{decoder.tokens_per_second:.1f} tokens/s, {decoder.replays} replays"
         )
+        lines.append(_steps(decoder.scheduling))
         lines.append(_drafts(decoder.speculation))
         lines.append(_reuse(decoder.prefix_cache))
     prompts = depths.prompts

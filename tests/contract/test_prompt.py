@@ -24,6 +24,12 @@ def test_json_carries_openai_fields() -> None:
     )  # fmt: skip
 
 
+def test_priority_and_deadline_are_read_and_may_be_left_out() -> None:
+    request = parse_prompt(b'{"prompt": "x", "priority": -9, "deadline_ms": 1}')
+    assert (request.priority, request.deadline_ms) == (-9, 1)
+    assert (parse_prompt(b"x").priority, parse_prompt(b"x").deadline_ms) == (0, None)
+
+
 @pytest.mark.parametrize(
     ("data", "code", "names"),
     [
@@ -43,6 +49,10 @@ def test_json_carries_openai_fields() -> None:
         (b'{"prompt": "x", "ignore_eos": 1}', ErrorCode.INVALID_PROMPT, "'ignore_eos'"),
         (b'{"prompt": "x", "id": "a.b"}', ErrorCode.INVALID_PROMPT, "'id'"),
         (b'{"prompt": "x", "id": "*"}', ErrorCode.INVALID_PROMPT, "'id'"),
+        (b'{"prompt": "x", "priority": 10}', ErrorCode.INVALID_PROMPT, "'priority'"),
+        (b'{"prompt": "x", "priority": 0.5}', ErrorCode.INVALID_PROMPT, "'priority'"),
+        (b'{"prompt": "x", "priority": true}', ErrorCode.INVALID_PROMPT, "'priority'"),
+        (b'{"prompt": "x", "deadline_ms": 0}', ErrorCode.INVALID_PROMPT, "'deadline_ms'"),
         (b'{"messages": []}', ErrorCode.INVALID_PROMPT, "'messages'"),
         (b'{"messages": ["x"]}', ErrorCode.INVALID_PROMPT, "'messages'"),
         (b'{"messages": [{"role": "user"}]}', ErrorCode.INVALID_PROMPT, "'messages'"),

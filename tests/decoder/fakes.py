@@ -3,6 +3,7 @@
 from collections.abc import Sequence as Items
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +27,10 @@ class LetterStream:
         return ""
 
 
-def limits(**changes: int) -> StepLimits:
-    values = {
+def limits(**changes: Any) -> StepLimits:
+    values: dict[str, Any] = {
         "steps_in_flight": 2,
+        "smoothness": 1.6,
         "prefill_tokens": 64,
         "max_tokens": 0,
         "min_row_tokens": 2,
@@ -40,8 +42,9 @@ def limits(**changes: int) -> StepLimits:
     return StepLimits(**(values | changes))
 
 
-def capacity(*, blocks: int = 64, slots: int = 16, **changes: int) -> Capacity:
-    return Capacity(blocks=blocks, slots=slots, limits=limits(**changes))
+def capacity(*, blocks: int = 64, slots: int = 16, stages: int = 0, **changes: Any) -> Capacity:
+    """`stages`: so many, and they decide on the steps in flight."""
+    return Capacity(blocks=blocks, slots=slots, limits=limits(**changes), stages=stages or 2, adaptive=stages > 0)
 
 
 def stateful(slots: int = 4, **changes: int) -> Capacity:

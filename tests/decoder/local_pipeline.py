@@ -154,6 +154,7 @@ def config(**changes: Any) -> DecoderConfig:
         "max_waiting": 8,
         "prefill_tokens": 16,
         "steps_in_flight": 0,
+        "smoothness": 1.6,
         "default_max_tokens": 10,
         "max_deliveries": 3,
         "step_timeout": 0.5,

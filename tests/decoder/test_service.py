@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from engine.contract.errors import ErrorCode, PromptError
 from engine.contract.messages import Step, StepResult
 from engine.contract.prompt import FinalEvent, TokenEvent, decode_event
 from engine.wire.frame import decode
@@ -170,6 +171,49 @@ def test_cancelling_ends_a_request_and_leaves_the_others_alone() -> None:
         assert_right(others)
 
     run(test)
+
+
+def test_a_deadline_that_passes_while_waiting_ends_the_request_and_no_other() -> None:
+    async def test(here: Pipeline) -> None:
+        running = here.client.generate(prompt="why", max_tokens=150, deadline_ms=60_000)
+        await anext(running)
+        waiting = asyncio.create_task(here.client.complete(prompt="x", max_tokens=5))
+        with pytest.raises(PromptError, match="waited for one of 1 places") as caught:
+            await here.client.complete(prompt="x", max_tokens=5, deadline_ms=1)
+        assert caught.value.code is ErrorCode.DEADLINE_PASSED
+        events = [event async for event in running]
+        assert events[-1].text == answer_to("why", 150)
+        assert (await waiting).text == answer_to("x", 5)
+
+    run(test, max_running=1)
+
+
+def test_a_deadline_is_kept_while_stages_are_missing() -> None:
+    async def test(here: Pipeline) -> None:
+        await here.start_decoder()
+        with pytest.raises(PromptError, match="waited for a complete pipeline"):
+            await here.client.complete(prompt="why", deadline_ms=20)
+
+    run(test, whole=False)
+
+
+def test_a_higher_priority_is_served_first() -> None:
+    async def test(here: Pipeline) -> None:
+        ended: list[str] = []
+
+        async def ask(name: str, priority: int) -> None:
+            await here.client.complete(id=name, prompt="why", max_tokens=20, priority=priority)
+            ended.append(name)
+
+        running = here.client.generate(prompt="why", max_tokens=150)
+        await anext(running)
+        asked = [asyncio.create_task(ask(name, priority)) for name, priority in (("low", -3), ("mid", 0), ("high", 9))]
+        async for _ in running:
+            pass
+        await asyncio.gather(*asked)
+        assert ended == ["high", "mid", "low"]
+
+    run(test, max_running=1)
 
 
 def test_an_id_in_use_is_refused_and_the_running_request_goes_on() -> None:
