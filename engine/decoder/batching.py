@@ -18,6 +18,7 @@ from engine.kv.blocks import blocks_for
 
 MANY: Final = 1 << 20  # tokens: no limit
 LEAST_CHUNK: Final = 4  # prompt tokens that every step takes along, whatever it costs: prompts never starve
+SHORT: Final = 64  # prompt tokens: so many left are read at once, one prompt per step; readers hardly notice one pause
 NOT_MEASURED: Final = PipeTimes()
 
 
@@ -150,7 +151,8 @@ def _fill(answers: Items[Sequence], prompts: Items[Sequence], limits: StepLimits
         if started and room < least:
             break
         if not started:
-            room = max(room, min(chunk, most - step.tokens))
+            at_once = SHORT if sequence.behind <= SHORT else chunk
+            room = max(room, min(at_once, limits.prefill_tokens, most - step.tokens))
         started |= step.add(sequence, room, limits.max_bytes)
     return step.rows
 

@@ -63,9 +63,12 @@ class Depth:
         """Nothing is in flight any more."""
         self._probe = ""
 
-    def returned(self, flying: int) -> bool:
-        """A result came and leaves `flying` steps under way. Says whether it is time to `decide`."""
-        if self._fixed:
+    def returned(self, flying: int, *, far: bool) -> bool:
+        """A result came and leaves `flying` steps under way. Says whether it is time to `decide`.
+
+        Not `far`: links take so little of the loop that more than the least depth brings nothing, so nothing is probed.
+        """
+        if self._fixed or (not far and self.value == self._least and not self._probe):
             return False
         self._results += 1
         if self._probe == "burst":

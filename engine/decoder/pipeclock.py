@@ -64,9 +64,13 @@ class PipeClock:
         slowest = self._slowest.line()
         loop = slowest.scaled(self._stages)
         if self._links_weight:
-            links = self._links / self._links_weight
-            loop = replace(loop, fixed=max(loop.fixed + links, slowest.fixed))
+            loop = replace(loop, fixed=max(loop.fixed + self.links, slowest.fixed))
         return PipeTimes(slowest, loop)
+
+    @property
+    def links(self) -> float:
+        """Seconds of a loop that no stage computes; 0 before any loop was seen without a queue."""
+        return self._links / self._links_weight if self._links_weight else 0.0
 
     def restart(self) -> None:
         """What comes next does not follow what was before: a new epoch."""

@@ -11,6 +11,7 @@ from engine.decoder.pipeclock import PipeClock, Trip
 from engine.decoder.sequence import Sequence
 from engine.decoder.steptime import Work
 
+FAR: Final = 0.5  # of the slowest place's time: with shorter links one step per stage fills the pipe
 WINDOWS_AHEAD: Final = 4  # of one sequence that drafts: further ones seldom hold
 CLOSED: Final = StepLimits(
     steps_in_flight=1,
@@ -60,7 +61,8 @@ class Schedule:
     def returned(self, trip: Trip, running: Items[Sequence], flying: int) -> None:
         """A step came back; `flying` others are still under way."""
         self._clock.observe(trip)
-        if self._depth.returned(flying) and running:
+        far = self._clock.links > FAR * self._clock.times.slowest.of(trip.work)
+        if self._depth.returned(flying, far=far) and running:
             self._depth.decide(self._clock.times, self._load(running))
             self.limits = replace(self.limits, steps_in_flight=self._depth.value)
 

@@ -65,7 +65,7 @@ def test_the_depth_moves_once_decisions_agree_and_stays_when_little_is_won() -> 
 
 def test_a_fixed_depth_neither_moves_nor_probes() -> None:
     depth = Depth(3, fixed=True)
-    assert not any(depth.returned(2) for _ in range(1000))
+    assert not any(depth.returned(2, far=True) for _ in range(1000))
     assert depth.allowed == 3
 
 
@@ -73,12 +73,24 @@ def test_a_probe_lets_the_pipe_run_half_empty_and_sends_one_step_more() -> None:
     depth, flying, seen = Depth(4, fixed=False), 4, list[int]()
     for _ in range(30):
         flying -= 1
-        depth.returned(flying)
+        depth.returned(flying, far=True)
         flying = max(flying, depth.allowed)
         seen.append(flying)
     assert min(seen) == 2
     assert max(seen) == 5
     assert seen[-1] == 4
+
+
+def test_where_links_take_next_to_nothing_nothing_is_probed() -> None:
+    depth = Depth(2, fixed=False)
+    assert not any(depth.returned(1, far=False) for _ in range(1000))
+    assert depth.allowed == 2
+
+
+def test_a_deep_pipe_is_decided_on_again_when_its_links_become_short() -> None:
+    depth = Depth(2, fixed=False)
+    assert decided(depth, pipe(0.2), load(16)) > 2
+    assert any(depth.returned(1, far=False) for _ in range(2 * depth.value))
 
 
 def play(clock: PipeClock, *, depth: int, slowest: float, links: float, steps: int = 400) -> None:

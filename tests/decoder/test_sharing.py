@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from engine.decoder.batching import plan_step, row_bytes
+from engine.decoder.batching import SHORT, plan_step, row_bytes
 from engine.decoder.pipeclock import PipeTimes
 from engine.decoder.sequence import Sequence
 from engine.decoder.sharing import budget_of, take_share
@@ -74,6 +74,16 @@ def test_every_step_takes_a_prompt_along_however_full_or_slow_it_is() -> None:
         rows = plan_step(running, limits(steps_in_flight=1, **changes), TIMES)
         assert rows[-1].sequence.id == "p", changes
         assert rows[-1].fresh >= 2
+
+
+def test_a_short_prompt_beside_answers_is_read_at_once_and_one_of_them_per_step() -> None:
+    prompts = [sequence("p", prompt=SHORT), sequence("q", prompt=SHORT)]
+    running = [*(answering(name) for name in "abcd"), *prompts]
+    rows = plan_step(running, limits(steps_in_flight=2, smoothness=1.0, prefill_tokens=256), TIMES)
+    assert [(row.sequence.id, row.fresh) for row in rows][2:] == [("p", SHORT)]
+    longer = sequence("l", prompt=SHORT + 1)
+    rows = plan_step([*running[:4], longer], limits(steps_in_flight=2, smoothness=1.0, prefill_tokens=256), TIMES)
+    assert rows[-1].fresh < SHORT
 
 
 @pytest.mark.parametrize("seed", range(200))
