@@ -12,7 +12,7 @@ PATHS := engine stages export_tools tests bench
 help:
 	@echo "make demo    a real model in two shards answers four prompts on this machine"
 	@echo "make test    static checks and all tests, with a real broker and the real model (minutes)"
-	@echo "make unit    tests without broker and model (seconds)"
+	@echo "make unit    tests of single parts, without broker and model (seconds)"
 	@echo "make check   formatting, lint, spelling, types"
 	@echo "make bench   parity and pipeline benchmarks (minutes; wants an idle machine)"
 
@@ -44,7 +44,7 @@ format: $(DEV)
 	$(BIN)/ruff check --fix $(PATHS)
 
 unit: $(DEV)
-	$(BIN)/python -m pytest $(WORKERS) -m 'not broker and not model and not faults'
+	$(BIN)/python -m pytest $(WORKERS) -m 'not broker and not model and not faults and not pipelines'
 
 test: check
 	$(BIN)/python -m pytest $(WORKERS)

@@ -21,6 +21,8 @@ from tests.decoder.fakes import capacity, stateful
 from tests.decoder.scripted import ScriptedDraft, ScriptedTarget, SlotTarget, plain
 from tests.decoder.test_prefix_cache import TEXT, asking, target_token, written
 
+pytestmark = pytest.mark.pipelines
+
 MOST_TURNS = 6_000
 
 

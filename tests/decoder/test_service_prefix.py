@@ -9,6 +9,8 @@ import pytest
 from engine.contract.prompt import FinalEvent
 from tests.decoder.local_pipeline import Pipeline, SlotShard, answer_to, pipeline
 
+pytestmark = pytest.mark.pipelines
+
 SYSTEM = "You are a pipeline of two stages, and you answer with letters. "
 QUESTIONS = [SYSTEM + question for question in ("Who are you?", "Since when?", "Are there others?")]
 

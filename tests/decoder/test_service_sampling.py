@@ -20,6 +20,8 @@ from stages.sampling import Sampler, adjusted
 from tests.decoder.local_pipeline import SUBJECTS, ArithmeticShard, Pipeline, next_token, pipeline
 from tests.manifests import EOS, VOCABULARY
 
+pytestmark = pytest.mark.pipelines
+
 WARM = {"temperature": 0.15, "seed": 11}  # three tokens of four are the likeliest
 PENALTIES = {"repetition_penalty": 1.2, "presence_penalty": 0.1, "frequency_penalty": 0.3}
 KINDS: dict[str, dict[str, Any]] = {

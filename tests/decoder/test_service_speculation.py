@@ -14,6 +14,8 @@ from stages.draft_model import DraftModel
 from tests.decoder.local_pipeline import SUBJECTS, ArithmeticShard, Pipeline, answer_to, pipeline
 from tests.manifests import VOCABULARY
 
+pytestmark = pytest.mark.pipelines
+
 PROMPTS = ("hello", "a", "What is the capital of Japan?", "abcabcabcabcabcabc", "x" * 90)
 THREAD = ThreadPoolExecutor(1)
 

@@ -12,6 +12,8 @@ from engine.decoder.waiting import LEVEL_SECONDS
 from tests.decoder.fakes import capacity
 from tests.decoder.simulation import Simulation, Stage, answer_to, percentile
 
+pytestmark = pytest.mark.pipelines
+
 DEAR_TOKENS = Stage(0.017, 0.004, 0.004)  # as measured on a core without vector instructions for 4-bit weights
 CHEAP_TOKENS = Stage(0.03, 0.0005, 0.0005)
 QUICK = Stage(0.005, 0.001, 0.0002)
