@@ -15,9 +15,9 @@ import orjson
 RESULTS = Path(__file__).parent / "results"
 
 
-def commit() -> str:
+def commit(checkout: Path = Path(__file__).parent) -> str:
     return subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False, cwd=checkout
     ).stdout.strip()
 
 
