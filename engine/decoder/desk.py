@@ -113,13 +113,16 @@ class Desk:
         self.progress(Progress(sequence, sequence.answer.end("cancelled")) for sequence in unfinished)
 
     def progress(self, progress: Iterable[Progress]) -> None:
-        """Send what a step brought."""
+        """Send what a step brought; several choices of a request may end in one step, its final event follows them."""
+        ended: dict[RequestId, Ticket] = {}
         for item in progress:
             ticket = self._tickets[item.sequence.request]
             for event in ticket.progress(item.sequence, item.delta):
                 self._send(ticket, event)
             if item.delta.finish and ticket.done:
-                self._finish(ticket, ticket.final(now()))
+                ended[ticket.id] = ticket
+        for ticket in ended.values():
+            self._finish(ticket, ticket.final(now()))
 
     def refuse_misfits(self) -> None:
         """The pipeline may have become smaller: end what can never run on it."""
