@@ -159,6 +159,19 @@ def test_n_choices_differ_stream_by_their_index_and_share_one_final_event() -> N
     run(test)
 
 
+@pytest.mark.parametrize("tokens", [1, 2, 5, 8])
+def test_choices_that_end_in_the_same_step_lose_no_token(tokens: int) -> None:
+    async def test(here: Pipeline) -> None:
+        answers = here.client.generate(prompt="hello", max_tokens=tokens, n=2, draft="none", **WARM)
+        *streamed, final = [event async for event in answers]
+        assert isinstance(final, FinalEvent)
+        for index, choice in enumerate(final.choices):
+            ids = [i for e in streamed if isinstance(e, TokenEvent) and e.index == index for i in e.ids]
+            assert tuple(ids) == choice.ids == sampled("hello", tokens, WARM, index)
+
+    run(test, stages=1)
+
+
 def test_a_cancel_stops_every_choice() -> None:  # D19
     async def test(here: Pipeline) -> None:
         events = here.client.generate(prompt="hello", id="mine", max_tokens=150, n=4, **WARM)
