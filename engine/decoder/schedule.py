@@ -30,7 +30,7 @@ class Schedule:
     """Measurements outlive an epoch: the next one mostly runs on the same machines."""
 
     def __init__(self) -> None:
-        self.limits = CLOSED  # with the present depth
+        self._limits = CLOSED
         self._shape: tuple[int, int] = (0, 0)  # stages, and the depth that was told; 0: none was
         self._clock = PipeClock(1)
         self._depth = Depth(1, fixed=True)
@@ -44,7 +44,17 @@ class Schedule:
             self._depth = Depth(stages if adaptive else limits.steps_in_flight, fixed=not adaptive)
         self._clock.restart()
         self._depth.restart()
-        self.limits = replace(limits, steps_in_flight=self._depth.value)
+        self._limits = limits
+
+    @property
+    def limits(self) -> StepLimits:
+        """What a step may hold, at the present depth."""
+        return self._with(self._depth.value)
+
+    def _with(self, steps: int) -> StepLimits:
+        if steps != self._limits.steps_in_flight:
+            self._limits = replace(self._limits, steps_in_flight=steps)
+        return self._limits
 
     @property
     def allowed(self) -> int:
@@ -53,10 +63,7 @@ class Schedule:
 
     def plan(self, running: Items[Sequence], flying: int) -> list[RowPlan]:
         """The next step beside `flying` others."""
-        limits = self.limits
-        if self._depth.allowed != limits.steps_in_flight:
-            limits = replace(limits, steps_in_flight=self._depth.allowed)
-        return plan_step(running, limits, self._clock.times, flying)
+        return plan_step(running, self._with(self._depth.allowed), self._clock.times, flying)
 
     def returned(self, trip: Trip, running: Items[Sequence], flying: int) -> None:
         """A step came back; `flying` others are still under way."""
@@ -64,7 +71,6 @@ class Schedule:
         far = self._clock.links > FAR * self._clock.times.slowest.of(trip.work)
         if self._depth.returned(flying, far=far) and running:
             self._depth.decide(self._clock.times, self._load(running))
-            self.limits = replace(self.limits, steps_in_flight=self._depth.value)
 
     def _load(self, running: Items[Sequence]) -> Load:
         answering = [s for s in running if not s.prefilling]
