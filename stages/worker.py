@@ -44,9 +44,10 @@ class StageWorker:
         *,
         announce: Callable[[str], None],
         listen: float = LISTEN_SECONDS,
+        heartbeat: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._transport, self._subjects, self._identity = transport, subjects, identity
-        self._load_shard, self._announce, self._listen = load, announce, listen
+        self._load_shard, self._announce, self._listen, self._heartbeat = load, announce, listen, heartbeat
         self._load = Load(time.monotonic())
         self._state: WorkerState = "loading"
         self._changed = asyncio.Event()
@@ -195,7 +196,7 @@ class StageWorker:
             with suppress(BrokerError):  # the transport says so already
                 await self._transport.publish(subject, to_json(message))
             with suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT_SECONDS):
+                async with asyncio.timeout(self._heartbeat):
                     await self._changed.wait()
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from engine.contract.chat import Messages, read_messages
 from engine.contract.drafts import MAX_DRAFT_TOKENS
 from engine.contract.errors import ErrorCode, PromptError
 from engine.contract.ids import RequestId
@@ -30,7 +31,7 @@ class PromptRequest:
 
     id: RequestId | None = None
     prompt: str | None = None
-    messages: tuple[Mapping[str, str], ...] | None = None
+    messages: Messages | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
@@ -107,20 +108,6 @@ def _text(name: str, value: object) -> str:
     return value
 
 
-def _messages(name: str, value: Any) -> tuple[Mapping[str, str], ...]:
-    if not isinstance(value, list) or not value or not all(_is_message(message) for message in value):  # type: ignore[reportUnknownVariableType]
-        raise _wrong(name, 'a list of objects with "role" and "content", both texts')
-    return tuple(value)  # type: ignore[reportUnknownArgumentType]
-
-
-def _is_message(message: Any) -> bool:
-    return (
-        isinstance(message, dict)
-        and set(message) == {"role", "content"}  # type: ignore[reportUnknownArgumentType]
-        and all(isinstance(part, str) for part in message.values())  # type: ignore[reportUnknownVariableType]
-    )
-
-
 def _positive(name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise _wrong(name, "a whole number of at least 1")
@@ -171,7 +158,7 @@ def _stop(name: str, value: Any) -> tuple[str, ...]:
 _READERS: Final[dict[str, Any]] = {
     "id": _id,
     "prompt": _text,
-    "messages": _messages,
+    "messages": read_messages,
     "max_tokens": _positive,
     "stop": _stop,
     "ignore_eos": _flag,

@@ -5,7 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.contract.errors import ErrorCode, PromptError
+from engine.contract.ids import RequestId
 from engine.contract.manifest import load_manifest
+from engine.contract.prompt import prompt_from_fields
+from engine.decoder.admission import Admission
 from engine.decoder.tokenizer import (
     ByteStream,
     HuggingFaceTokenizer,
@@ -16,6 +20,7 @@ from engine.decoder.tokenizer import (
 )
 from engine.local.model import DRAFT
 from tests.conftest import Shards
+from tests.manifests import manifest
 
 PIECES = [bytes([i]) for i in range(256)]
 
@@ -116,3 +121,48 @@ def test_a_vocabulary_whose_texts_are_not_made_of_its_tokens_gives_no_bytes(tmp_
     backend.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     assert HuggingFaceTokenizer(tmp_path, "").text_bytes() is None
+
+
+STRICT = (  # as Gemma 2's
+    "{%- for m in messages -%}"
+    "{%- if m.role == 'system' -%}{{ raise_exception('System role not supported') }}{%- endif -%}"
+    "{%- if (m.role == 'user') != (loop.index0 % 2 == 0) -%}"
+    "{{ raise_exception('Conversation roles must alternate') }}{%- endif -%}"
+    "<{{ m.role }}>{{ m.content }}{%- endfor -%}"
+)
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Admission:
+    """A model whose chat template refuses a lot."""
+    from tokenizers import Tokenizer as Backend  # noqa: PLC0415
+    from tokenizers import models  # noqa: PLC0415
+
+    folder = tmp_path_factory.mktemp("strict")
+    Backend(models.BPE({character: at for at, character in enumerate("<>abersuit")}, [])).save(
+        str(folder / "tokenizer.json")
+    )
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    return Admission(manifest(), HuggingFaceTokenizer(folder, STRICT), 10)
+
+
+@pytest.mark.parametrize(
+    ("roles", "reason"),
+    [(["system", "user"], "System role not supported"), (["user", "user"], "Conversation roles must alternate")],
+)
+def test_messages_that_the_chat_template_refuses_are_refused_in_its_words(
+    strict: Admission, roles: list[str], reason: str
+) -> None:
+    """D12."""
+    asked = {"messages": [{"role": role, "content": "a"} for role in roles]}
+    with pytest.raises(PromptError, match=reason) as caught:
+        strict.choices(prompt_from_fields(asked), RequestId("r"), 0.0)
+    assert caught.value.code is ErrorCode.INVALID_PROMPT
+
+
+def test_no_content_is_nothing_in_the_chat_template(strict: Admission) -> None:
+    """D08, D09."""
+    asked = [{"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "assistant", "content": None}]
+    messages = prompt_from_fields({"messages": [*asked, {"role": "user", "content": "b"}]}).messages
+    assert messages is not None
+    assert strict.tokenizer.chat(messages) == "<user>a<assistant><user>b"
