@@ -13,12 +13,11 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final
 
-from engine.contract.control import HEARTBEAT_SECONDS, Open, Opened, StageHeartbeat, WorkerState, to_json
+from engine.contract.control import HEARTBEAT_SECONDS, Open, Opened, StageHeartbeat, WorkerState, from_json, to_json
 from engine.contract.errors import BrokerError, ErrorCode, FrameError, ShardlineError
 from engine.contract.ids import Epoch
 from engine.transport.base import Inbox, Incoming, Transport
 from engine.transport.subjects import Subjects
-from stages.control import read
 from stages.core import StageCore
 from stages.heartbeat import AtWork, Loaded, heartbeat
 from stages.identity import Identity
@@ -135,7 +134,7 @@ class StageWorker:
             text = "the worker is stopping"
             return Opened(epoch=core.epoch, incarnation=mine, code=ErrorCode.UNAVAILABLE, message=text)
         try:
-            request = read(Open, message.data)
+            request = from_json(Open, message.data)
         except FrameError as error:
             return Opened(epoch=core.epoch, incarnation=mine, code=error.code, message=str(error))
         core.announce(request)
@@ -166,7 +165,7 @@ class StageWorker:
             if message.subject.startswith(self._subjects.decoder_heartbeat("")):
                 continue
             try:
-                other = read(StageHeartbeat, message.data)
+                other = from_json(StageHeartbeat, message.data)
             except FrameError as error:
                 log.debug("ignored a heartbeat on %s: %s", message.subject, error)
                 continue

@@ -10,7 +10,7 @@ LINES = re.findall(r"^\| ([ABD]\d\d) \| [^|]+ \| ([^|]+) \|$", (TESTS / "CASES.m
 
 
 @cache
-def tests_in(path: Path) -> set[str]:
+def functions_of(path: Path) -> set[str]:
     return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
 
 
@@ -23,4 +23,4 @@ def test_every_case_has_one_line_with_tests_or_what_it_waits_for() -> None:
 def test_every_test_of_the_table_exists() -> None:
     named = [name for _, tests in LINES for name in re.findall(r"([\w/]+\.py)::(\w+)", tests)]
     assert len(named) > 60
-    assert not [f"{file}::{name}" for file, name in named if name not in tests_in(TESTS / file)]
+    assert not [f"{file}::{name}" for file, name in named if name not in functions_of(TESTS / file)]

@@ -9,8 +9,9 @@ import orjson
 
 from engine.contract.chat import Messages, read_messages
 from engine.contract.drafts import MAX_DRAFT_TOKENS
-from engine.contract.errors import ErrorCode, PromptError
+from engine.contract.errors import ErrorCode, FrameError, PromptError
 from engine.contract.ids import RequestId
+from engine.contract.reading import read
 from engine.contract.response_format import ResponseFormat, read_response_format
 from engine.contract.sampling import SAMPLING_READERS, sampling_from
 
@@ -258,23 +259,10 @@ def encode_event(event: Event) -> bytes:
 
 
 def decode_event(data: bytes) -> Event:
-    """Read an event; raises KeyError, TypeError or JSONDecodeError on anything else."""
-    fields: dict[str, Any] = orjson.loads(data)
-    _restore(fields)
-    if not fields.pop("final", False):
-        return TokenEvent(**fields)
-    if "choices" in fields:
-        fields["choices"] = tuple(Choice(**_restore(choice)) for choice in fields["choices"])
-    fields["usage"], fields["timings"] = Usage(**fields["usage"]), Timings(**fields["timings"])
-    return FinalEvent(**fields)
-
-
-def _restore(fields: dict[str, Any]) -> dict[str, Any]:
-    """Tuples where JSON has lists."""
-    fields["ids"] = tuple(fields["ids"])
-    if "logprobs" in fields:
-        fields["logprobs"] = tuple(
-            TokenLogprob(id=one["id"], logprob=one["logprob"], top=tuple((i, p) for i, p in one["top"]))
-            for one in fields["logprobs"]
-        )
-    return fields
+    """Read an event; unknown fields are passed over. Raises FrameError naming what is wrong."""
+    try:
+        fields: Any = orjson.loads(data)
+        final = isinstance(fields, dict) and fields.get("final") is True  # type: ignore[reportUnknownMemberType]
+        return read(FinalEvent if final else TokenEvent, fields)
+    except (orjson.JSONDecodeError, TypeError) as error:
+        raise FrameError(f"not an event: {error}") from error

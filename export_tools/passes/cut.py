@@ -65,7 +65,9 @@ def caches_by_layer(model: ov.Model, found: Boundaries) -> dict[int, list[ov.Nod
         if kind(node) == "ReadValue":
             if not any(size.is_dynamic for size in list(node.get_output_partial_shape(0))[1:]):
                 shape = node.get_output_partial_shape(0)
-                raise CutError(f"the state {variable(node)} of shape {shape} is that of a recurrent layer: not supported")
+                raise CutError(
+                    f"the state {variable(node)} of shape {shape} is that of a recurrent layer: not supported"
+                )
             caches.setdefault(_layer_of(node, index), []).append(node)
     return caches
 

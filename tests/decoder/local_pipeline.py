@@ -20,6 +20,7 @@ from engine.contract.ids import Incarnation, StageIndex
 from engine.contract.messages import Rows
 from engine.decoder.admission import Admission
 from engine.decoder.config import DecoderConfig
+from engine.decoder.constraint import ConstraintCompiler
 from engine.decoder.drafters import Drafter
 from engine.decoder.service import DecoderService
 from engine.decoder.tokenizer import ByteStream, TextStream
@@ -144,6 +145,9 @@ class ByteTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return b"".join(self._pieces[i] for i in ids).decode(errors="replace")
 
+    def text_bytes(self) -> list[bytes]:
+        return self._pieces
+
     def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
         return "".join(message["content"] for message in messages)
 
@@ -190,6 +194,7 @@ class Pipeline:
         self.sources: tuple[str, ...] = ()
         self.drafter: Callable[[], Drafter | None] = lambda: None
         self.tokenizer = ByteTokenizer()
+        self.compiler: ConstraintCompiler | None = None
         self.manifest: dict[str, Any] = {}  # fields of it that decoders started from now on see changed
 
     def draft_with(self, drafter: Callable[[], Drafter | None], *sources: str) -> None:
@@ -251,7 +256,7 @@ class Pipeline:
         """A decoder; it may still wait for something, `serving` tells."""
         settings = config(**(self._settings | changes))
         seen = manifest(self.stages, **self.manifest)
-        admission = Admission(seen, self.tokenizer, settings.default_max_tokens, self.sources)
+        admission = Admission(seen, self.tokenizer, settings.default_max_tokens, self.sources, compiler=self.compiler)
         service = DecoderService(
             MemoryTransport(self.broker),
             SUBJECTS,

@@ -375,7 +375,7 @@ def test_many_requests_leave_nothing_open() -> None:
             await anext(cancelled)
             await here.client.cancel(f"c{batch}")
             *_, final = [event async for event in cancelled]
-            assert final.finish_reason == "cancelled"
+            assert isinstance(final, FinalEvent) and final.finish_reason == "cancelled"
             await asyncio.gather(*asked, *wrong, return_exceptions=True)
         async with here.transport.subscribe(SUBJECTS.heartbeats) as heartbeats:
             while (beat := orjson.loads((await heartbeats.get()).data)).get("running") is None:
@@ -416,5 +416,3 @@ def test_no_end_token_is_in_the_text() -> None:
             assert (final.ids, final.finish_reason) == ((*b"hi", EOS), "stop")
 
     run(test, script)
-
-

@@ -122,7 +122,7 @@ def test_special_tokens_are_never_shown() -> None:
     backend = Tokenizer(models.WordLevel({"hi": 0, "<unk>": 1, "ho": 2}, unk_token="<unk>"))
     backend.decoder = decoders.Fuse()
     backend.add_special_tokens([AddedToken("<|im_end|>", special=True), AddedToken("<|im_start|>", special=True)])
-    end, start = (backend.token_to_id(f"<|im_{which}|>") for which in ("end", "start"))
+    end, start = backend.encode("<|im_end|><|im_start|>").ids
     for size in (1, 4):
         ids = [0, start, 2, end]
         one, events = Answer(EndRules(frozenset({end}), 10), WindowStream(backend.decode)), []
