@@ -23,6 +23,7 @@ from tests.conftest import Shards
 from tests.manifests import manifest
 
 PIECES = [bytes([i]) for i in range(256)]
+imports_transformers = pytest.mark.xdist_group("transformers")  # a second and more of import: in one worker only
 
 
 def decode(ids: Sequence[int]) -> str:
@@ -78,6 +79,7 @@ def test_the_same_vocabulary_is_read_from_either_kind(tokenizer: Tokenizer) -> N
     assert theirs[49152] == "▁<PRE>".encode()  # names of tokens that the model has no rows for
 
 
+@imports_transformers
 def test_a_vocabulary_that_is_not_of_bytes_is_read_as_it_is_written(tmp_path: Path) -> None:
     from tokenizers import Tokenizer as Backend  # noqa: PLC0415
     from tokenizers import decoders, models  # noqa: PLC0415
@@ -90,6 +92,7 @@ def test_a_vocabulary_that_is_not_of_bytes_is_read_as_it_is_written(tmp_path: Pa
     assert pieces == [b"<unk>", "▁Ġ".encode(), "é".encode(), None, b"<0x0A>"]
 
 
+@imports_transformers
 def test_a_sentencepiece_vocabulary_gives_the_bytes_of_its_tokens(tmp_path: Path) -> None:
     from tokenizers import Tokenizer as Backend  # noqa: PLC0415
     from tokenizers import decoders, models, normalizers  # noqa: PLC0415
@@ -112,6 +115,7 @@ def test_a_sentencepiece_vocabulary_gives_the_bytes_of_its_tokens(tmp_path: Path
     assert [pieces[token] for token in (0, 2, 3 + 10, 259, 261)] == [b"", b"", b"\n", b" ", b" H"]
 
 
+@imports_transformers
 def test_a_vocabulary_whose_texts_are_not_made_of_its_tokens_gives_no_bytes(tmp_path: Path) -> None:
     from tokenizers import Tokenizer as Backend  # noqa: PLC0415
     from tokenizers import decoders, models, pre_tokenizers  # noqa: PLC0415
@@ -146,6 +150,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Admission:
     return Admission(manifest(), HuggingFaceTokenizer(folder, STRICT), 10)
 
 
+@imports_transformers
 @pytest.mark.parametrize(
     ("roles", "reason"),
     [(["system", "user"], "System role not supported"), (["user", "user"], "Conversation roles must alternate")],
@@ -160,6 +165,7 @@ def test_messages_that_the_chat_template_refuses_are_refused_in_its_words(
     assert caught.value.code is ErrorCode.INVALID_PROMPT
 
 
+@imports_transformers
 def test_no_content_is_nothing_in_the_chat_template(strict: Admission) -> None:
     """D08, D09."""
     asked = [{"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "assistant", "content": None}]
