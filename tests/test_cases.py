@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-LINES = re.findall(r"^\| ([ABD]\d\d) \| [^|]+ \| ([^|]+) \|$", (TESTS / "CASES.md").read_text(), re.MULTILINE)
+LINES = re.findall(r"^\| ([A-D]\d\d) \| [^|]+ \| ([^|]+) \|$", (TESTS / "CASES.md").read_text(), re.MULTILINE)
 
 
 @cache

@@ -95,11 +95,9 @@ def _either(hints: tuple[Any, ...]) -> Reader:
     return check
 
 
-def _several(into: type, inner: tuple[Any, ...]) -> Reader:
-    endless = into is list or inner[-1] is ...
+def _several(make: Callable[[list[Any]], Any], inner: tuple[Any, ...]) -> Reader:
+    endless = make is list or inner[-1] is ...
     readers = [_reader(hint) for hint in inner if hint is not ...]
-
-    make: Callable[[list[Any]], Any] = into
 
     def check(place: str, value: Any) -> Any:
         if not isinstance(value, list):
