@@ -72,5 +72,6 @@ def heartbeat(identity: Identity, state: WorkerState, load: Load, work: AtWork |
         refused=work.core.refused + work.inbox.dropped if work else 0,
         memory_mb=_PROCESS.memory_info().rss / 1e6,
         kv_precision=identity.kv_precision,
+        dynamic_quantization=identity.dynamic_quantization,
         equalities=work.loaded.equalities if work else {},
     )

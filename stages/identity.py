@@ -30,6 +30,7 @@ class Identity:
     host: str
     pid: int
     kv_precision: KvPrecision = "f32"
+    dynamic_quantization: bool = True
 
     @property
     def last(self) -> bool:
@@ -66,4 +67,5 @@ def identify(manifest: Manifest, index: int, options: RunnerOptions) -> Identity
         host=platform.node(),
         pid=os.getpid(),
         kv_precision=options.cache_precision,
+        dynamic_quantization=options.dynamic_quantization,
     )

@@ -37,4 +37,9 @@ def misfit(mine: Identity, other: StageHeartbeat) -> str:
         return f"{who} serves another split, {other.split[:12]} instead of {mine.split[:12]}: copy one split everywhere"
     if other.profile != mine.profile:
         return f"{who} runs profile {other.profile}, this one {mine.profile}: start all with the same --profile"
+    if other.kv_precision not in ("", mine.kv_precision):
+        return (
+            f"{who} keeps its KV cache in {other.kv_precision}, this one in {mine.kv_precision}: "
+            "start all with the same --kv-precision"
+        )
     return ""

@@ -13,12 +13,11 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final
 
-from engine.contract.control import HEARTBEAT_SECONDS, Open, Opened, StageHeartbeat, WorkerState, to_json
+from engine.contract.control import HEARTBEAT_SECONDS, Open, Opened, StageHeartbeat, WorkerState, from_json, to_json
 from engine.contract.errors import BrokerError, ErrorCode, FrameError, ShardlineError
 from engine.contract.ids import Epoch
 from engine.transport.base import Inbox, Incoming, Transport
 from engine.transport.subjects import Subjects
-from stages.control import read
 from stages.core import StageCore
 from stages.heartbeat import AtWork, Loaded, heartbeat
 from stages.identity import Identity
@@ -44,9 +43,10 @@ class StageWorker:
         *,
         announce: Callable[[str], None],
         listen: float = LISTEN_SECONDS,
+        heartbeat: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._transport, self._subjects, self._identity = transport, subjects, identity
-        self._load_shard, self._announce, self._listen = load, announce, listen
+        self._load_shard, self._announce, self._listen, self._heartbeat = load, announce, listen, heartbeat
         self._load = Load(time.monotonic())
         self._state: WorkerState = "loading"
         self._changed = asyncio.Event()
@@ -134,7 +134,7 @@ class StageWorker:
             text = "the worker is stopping"
             return Opened(epoch=core.epoch, incarnation=mine, code=ErrorCode.UNAVAILABLE, message=text)
         try:
-            request = read(Open, message.data)
+            request = from_json(Open, message.data)
         except FrameError as error:
             return Opened(epoch=core.epoch, incarnation=mine, code=error.code, message=str(error))
         core.announce(request)
@@ -165,7 +165,7 @@ class StageWorker:
             if message.subject.startswith(self._subjects.decoder_heartbeat("")):
                 continue
             try:
-                other = read(StageHeartbeat, message.data)
+                other = from_json(StageHeartbeat, message.data)
             except FrameError as error:
                 log.debug("ignored a heartbeat on %s: %s", message.subject, error)
                 continue
@@ -195,7 +195,7 @@ class StageWorker:
             with suppress(BrokerError):  # the transport says so already
                 await self._transport.publish(subject, to_json(message))
             with suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT_SECONDS):
+                async with asyncio.timeout(self._heartbeat):
                     await self._changed.wait()
 
 

@@ -12,10 +12,11 @@ from uuid import uuid4
 
 import orjson
 
-from engine.contract.errors import BrokerError, ErrorCode, PromptError
+from engine.contract.errors import BrokerError, ErrorCode, FrameError, PromptError
 from engine.contract.ids import RequestId
-from engine.contract.prompt import Event, FinalEvent, TokenEvent, decode_event
+from engine.contract.prompt import Event, FinalEvent, Timings, TokenEvent, Usage, decode_event
 from engine.transport.base import Inbox, Transport
+from engine.transport.durable import DUPLICATE_SECONDS
 from engine.transport.subjects import Subjects
 
 
@@ -28,7 +29,8 @@ class Client:
     async def generate(self, **fields: Any) -> AsyncIterator[Event]:
         """Put a prompt into the durable queue and stream its answer. Fields: see `PromptRequest`.
 
-        The prompt survives a restart of broker and decoder. Raises BrokerError when it cannot be stored or an event
+        The prompt survives a restart of broker and decoder. An id that the queue has seen within two minutes ends in
+        `duplicate_id`: the answer belongs to who asked first. Raises BrokerError when it cannot be stored or an event
         is missing; a prompt that cannot be answered ends in a FinalEvent with `error`.
         """
         request = RequestId(fields.get("id") or uuid4().hex)
@@ -40,7 +42,10 @@ class Client:
                 dead_stream=subjects.dead_stream,
                 dead_subject=subjects.dead,
             )
-            await queue.put(orjson.dumps({**fields, "id": request}), message_id=request)
+            stored = await queue.put(orjson.dumps({**fields, "id": request}), message_id=request)
+            if stored.duplicate:  # nothing will come: the events are, or were, those of the first
+                yield _duplicate(request)
+                return
             async for event in numbered(inbox):
                 yield event
 
@@ -69,6 +74,21 @@ class Client:
         return final
 
 
+def _duplicate(request: RequestId) -> FinalEvent:
+    seconds = f"{DUPLICATE_SECONDS:.0f} s"
+    message = f"a prompt with the id {request!r} was stored within the last {seconds}: ask with another id, or without"
+    return FinalEvent(
+        request=request,
+        seq=0,
+        text="",
+        ids=(),
+        finish_reason="error",
+        usage=Usage(prompt_tokens=0, completion_tokens=0),
+        timings=Timings(queued=0.0, first_token=0.0, total=0.0),
+        error={"code": ErrorCode.DUPLICATE_ID, "message": message},
+    )
+
+
 async def numbered(inbox: Inbox) -> AsyncIterator[Event]:
     """Events in order up to the final one; repeated ones are dropped. Raises BrokerError at a gap."""
     expected = 0
@@ -76,7 +96,10 @@ async def numbered(inbox: Inbox) -> AsyncIterator[Event]:
         message = await inbox.get()
         if message.no_responder:
             raise BrokerError("no decoder is running for this model: start decoder-run")
-        event = decode_event(message.data)
+        try:
+            event = decode_event(message.data)
+        except FrameError as error:
+            raise BrokerError(f"the answer cannot be read: {error}; is the decoder of the same version?") from error
         if event.seq < expected:
             continue
         if event.seq > expected:
@@ -88,5 +111,7 @@ async def numbered(inbox: Inbox) -> AsyncIterator[Event]:
 
 
 def prompt_error(error: Mapping[str, str]) -> PromptError:
-    """The error of a final event as an exception."""
-    return PromptError(ErrorCode(error["code"]), error["message"])
+    """The error of a final event as an exception; a code of a newer decoder's counts as internal."""
+    code = error.get("code", "")
+    known = ErrorCode(code) if code in set(ErrorCode) else ErrorCode.INTERNAL
+    return PromptError(known, error.get("message", "the decoder does not say why"))

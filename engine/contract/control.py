@@ -1,11 +1,12 @@
 """Rare messages: opening an epoch, heartbeats. JSON on the wire, so that any NATS client can read them."""
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, TypeVar
+from dataclasses import asdict, dataclass, field
+from typing import Literal, TypeVar
 
 import orjson
 
 from engine.contract.errors import FrameError
+from engine.contract.reading import read
 
 PROTOCOL_VERSION = 1
 HEARTBEAT_SECONDS = 1.0
@@ -72,6 +73,7 @@ class StageHeartbeat:
     refused: int
     memory_mb: float
     kv_precision: str = ""  # of the cache; "" from a worker that does not say
+    dynamic_quantization: bool = True  # of activations, where the CPU has instructions for it
     equalities: dict[str, bool] = field(default_factory=dict[str, bool])
 
 
@@ -146,15 +148,8 @@ def to_json(message: ControlMessage) -> bytes:
 
 
 def from_json(kind: type[M], data: bytes) -> M:
-    """Read a message of that kind; unknown fields are ignored. Raises FrameError when it is not one."""
+    """Read a message of that kind; unknown fields are passed over. Raises FrameError naming what is wrong."""
     try:
-        found: dict[str, Any] = orjson.loads(data)
-        known = {f.name for f in fields(kind)}
-        if "speculation" in known:
-            found["speculation"] = Speculation(**found["speculation"])
-        if "prefix_cache" in found:
-            found["prefix_cache"] = PrefixCache(**found["prefix_cache"])
-            found["scheduling"] = Scheduling(**found.get("scheduling", {}))
-        return kind(**{name: value for name, value in found.items() if name in known})
-    except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError) as error:
+        return read(kind, orjson.loads(data))
+    except (orjson.JSONDecodeError, TypeError) as error:
         raise FrameError(f"not a {kind.__name__}: {error}") from error

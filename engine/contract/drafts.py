@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from engine.contract.errors import FrameError
+from engine.contract.reading import read
 from engine.contract.sampling import GREEDY, Sampling, expand_sampling
 
 DraftModelState = Literal["ready", "behind", "impossible"]
@@ -60,8 +61,10 @@ def encode_draft_requests(requests: list[RemoteDraftRequest]) -> bytes:
 def decode_draft_requests(data: bytes) -> list[RemoteDraftRequest]:
     """Raises FrameError when it is something else."""
     try:
-        found: list[dict[str, Any]] = orjson.loads(data)
-        requests = [RemoteDraftRequest(**fields) for fields in found]
+        found: Any = orjson.loads(data)
+        if not isinstance(found, list):
+            raise TypeError("it is no list")
+        requests = [read(RemoteDraftRequest, fields) for fields in found]  # type: ignore[reportUnknownVariableType]
         for request in requests:
             _check_counts([request.base, request.count, *request.tokens])
             expand_sampling(request.how)
@@ -78,7 +81,7 @@ def encode_drafts(drafts: RemoteDrafts) -> bytes:
 def decode_drafts(data: bytes) -> RemoteDrafts:
     """Raises FrameError when it is something else."""
     try:
-        drafts = RemoteDrafts(**orjson.loads(data))
+        drafts = read(RemoteDrafts, orjson.loads(data))
         for draft in drafts.drafts:
             _check_counts(draft)
     except (orjson.JSONDecodeError, TypeError) as error:
@@ -87,7 +90,7 @@ def decode_drafts(data: bytes) -> RemoteDrafts:
 
 
 def _check_counts(numbers: list[int]) -> None:
-    if not all(type(number) is int and number >= 0 for number in numbers):
+    if min(numbers, default=0) < 0:
         raise FrameError("token ids and counts are whole numbers of at least 0")
 
 

@@ -29,6 +29,7 @@ class ErrorCode(StrEnum):
     DUPLICATE_ID = "duplicate_id"
     OVERLOADED = "overloaded"
     DEADLINE_PASSED = "deadline_passed"
+    FORMAT_TOO_COMPLEX = "format_too_complex"
     UNAVAILABLE = "unavailable"
     INTERNAL = "internal"
     # steps

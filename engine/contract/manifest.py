@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from engine.contract.errors import ManifestError
+from engine.contract.reading import read
 
 SCHEMA: Final = 1
 MANIFEST_NAME: Final = "manifest.json"
@@ -85,21 +86,9 @@ def load_manifest(folder: Path) -> Manifest:
             "install the shardline that made it, or split again"
         )
     try:
-        fields["stages"] = tuple(_stage(stage) for stage in fields["stages"])
-        fields["tokenizer_files"] = _files(fields["tokenizer_files"])
-        fields["eos_ids"] = tuple(fields["eos_ids"])
-        return Manifest(**fields)
-    except (KeyError, TypeError) as error:
+        return read(Manifest, fields, exactly=True)
+    except TypeError as error:
         raise ManifestError(f"{path} is not a manifest: {error}") from error
-
-
-def _stage(fields: dict[str, Any]) -> StageManifest:
-    fields["files"] = _files(fields["files"])
-    return StageManifest(**fields)
-
-
-def _files(entries: list[dict[str, Any]]) -> tuple[FileDigest, ...]:
-    return tuple(FileDigest(**entry) for entry in entries)
 
 
 def digest_file(root: Path, path: Path) -> FileDigest:

@@ -7,9 +7,11 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from engine.contract.chat import Messages, read_messages
 from engine.contract.drafts import MAX_DRAFT_TOKENS
-from engine.contract.errors import ErrorCode, PromptError
+from engine.contract.errors import ErrorCode, FrameError, PromptError
 from engine.contract.ids import RequestId
+from engine.contract.reading import read
 from engine.contract.response_format import ResponseFormat, read_response_format
 from engine.contract.sampling import SAMPLING_READERS, sampling_from
 
@@ -30,7 +32,7 @@ class PromptRequest:
 
     id: RequestId | None = None
     prompt: str | None = None
-    messages: tuple[Mapping[str, str], ...] | None = None
+    messages: Messages | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
@@ -107,20 +109,6 @@ def _text(name: str, value: object) -> str:
     return value
 
 
-def _messages(name: str, value: Any) -> tuple[Mapping[str, str], ...]:
-    if not isinstance(value, list) or not value or not all(_is_message(message) for message in value):  # type: ignore[reportUnknownVariableType]
-        raise _wrong(name, 'a list of objects with "role" and "content", both texts')
-    return tuple(value)  # type: ignore[reportUnknownArgumentType]
-
-
-def _is_message(message: Any) -> bool:
-    return (
-        isinstance(message, dict)
-        and set(message) == {"role", "content"}  # type: ignore[reportUnknownArgumentType]
-        and all(isinstance(part, str) for part in message.values())  # type: ignore[reportUnknownVariableType]
-    )
-
-
 def _positive(name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise _wrong(name, "a whole number of at least 1")
@@ -171,7 +159,7 @@ def _stop(name: str, value: Any) -> tuple[str, ...]:
 _READERS: Final[dict[str, Any]] = {
     "id": _id,
     "prompt": _text,
-    "messages": _messages,
+    "messages": read_messages,
     "max_tokens": _positive,
     "stop": _stop,
     "ignore_eos": _flag,
@@ -271,23 +259,10 @@ def encode_event(event: Event) -> bytes:
 
 
 def decode_event(data: bytes) -> Event:
-    """Read an event; raises KeyError, TypeError or JSONDecodeError on anything else."""
-    fields: dict[str, Any] = orjson.loads(data)
-    _restore(fields)
-    if not fields.pop("final", False):
-        return TokenEvent(**fields)
-    if "choices" in fields:
-        fields["choices"] = tuple(Choice(**_restore(choice)) for choice in fields["choices"])
-    fields["usage"], fields["timings"] = Usage(**fields["usage"]), Timings(**fields["timings"])
-    return FinalEvent(**fields)
-
-
-def _restore(fields: dict[str, Any]) -> dict[str, Any]:
-    """Tuples where JSON has lists."""
-    fields["ids"] = tuple(fields["ids"])
-    if "logprobs" in fields:
-        fields["logprobs"] = tuple(
-            TokenLogprob(id=one["id"], logprob=one["logprob"], top=tuple((i, p) for i, p in one["top"]))
-            for one in fields["logprobs"]
-        )
-    return fields
+    """Read an event; unknown fields are passed over. Raises FrameError naming what is wrong."""
+    try:
+        fields: Any = orjson.loads(data)
+        final = isinstance(fields, dict) and fields.get("final") is True  # type: ignore[reportUnknownMemberType]
+        return read(FinalEvent if final else TokenEvent, fields)
+    except (orjson.JSONDecodeError, TypeError) as error:
+        raise FrameError(f"not an event: {error}") from error

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from engine.contract.errors import ErrorCode, FrameError, PromptError
+from engine.contract.reading import read
 
 MAX_BIASED: Final = 1024  # tokens with a bias of their own
 MAX_TOP_LOGPROBS: Final = 20
@@ -62,8 +63,10 @@ def expand_sampling(found: Mapping[str, Any]) -> Sampling:
         if "logit_bias" in found:
             ids, values = found["logit_bias"]
             found = {**found, "logit_bias": dict(zip(ids, values, strict=True))}
-        return Sampling(**found)
-    except (TypeError, ValueError) as error:
+        if set(map(type, found.get("logit_bias", {}))) - {int}:
+            raise TypeError("logit_bias has a key that is no token id")
+        return read(Sampling, {**found}, exactly=True)
+    except (TypeError, ValueError, AttributeError) as error:
         raise FrameError(f"not a way to choose tokens: {error}") from error
 
 

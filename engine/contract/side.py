@@ -59,15 +59,15 @@ def unpack_rows(found: Mapping[str, Any], masks: Masks) -> tuple[RowSide, ...]:
     at = 0
     try:
         for line in found["rows"]:
-            masked: int = line.get("masked", 0)
+            number, position, masked = _whole([line["row"], line["position"], line.get("masked", 0)])
             row = RowSide(
-                row=line["row"],
+                row=number,
                 how=expand_sampling(line["how"]),
-                position=line["position"],
-                drafts=tuple(line.get("drafts", ())),
-                read=tuple(line.get("read", ())),
-                said=tuple(line.get("said", ())),
-                times=tuple(line.get("times", ())),
+                position=position,
+                drafts=_whole(line.get("drafts", ())),
+                read=_whole(line.get("read", ())),
+                said=_whole(line.get("said", ())),
+                times=_whole(line.get("times", ())),
                 masks=masks[at : at + masked] if masked else None,
             )
             at += masked
@@ -79,6 +79,13 @@ def unpack_rows(found: Mapping[str, Any], masks: Masks) -> tuple[RowSide, ...]:
     return tuple(rows)
 
 
+def _whole(found: Any) -> tuple[int, ...]:
+    """Raises TypeError for anything but whole numbers of at least 0."""
+    if set(map(type, found)) - {int} or min(found, default=0) < 0:
+        raise TypeError(f"{found!r:.80} where whole numbers of at least 0 belong")
+    return tuple(found)
+
+
 def pack_logprobs(found: Sequence[Logprobs | None]) -> list[Any]:
     """For a result's JSON."""
     return [None if one is None else [one.token, one.top_ids, one.top] for one in found]
@@ -87,6 +94,12 @@ def pack_logprobs(found: Sequence[Logprobs | None]) -> list[Any]:
 def unpack_logprobs(found: Any) -> list[Logprobs | None]:
     """The reverse of `pack_logprobs`. Raises FrameError."""
     try:
-        return [None if one is None else Logprobs(float(one[0]), tuple(one[1]), tuple(one[2])) for one in found]
-    except (TypeError, ValueError, IndexError) as error:
+        return [None if one is None else _logprobs(*one) for one in found]
+    except (TypeError, ValueError) as error:
         raise FrameError(f"not logprobs: {error}") from error
+
+
+def _logprobs(token: Any, ids: Any, top: Any) -> Logprobs:
+    if len(ids) != len(top) or set(map(type, [token, *top])) - {int, float}:
+        raise TypeError(f"{token!r:.80}, {top!r:.80}")
+    return Logprobs(float(token), _whole(ids), tuple(map(float, top)))

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, replace
+from typing import Final
 
 from engine.contract.errors import ErrorCode, PromptError
 from engine.contract.ids import RequestId
@@ -14,6 +15,8 @@ from engine.decoder.constraint import Constraint, ConstraintCompiler
 from engine.decoder.sequence import Sequence, choice_id
 from engine.decoder.speculation import DraftState
 from engine.decoder.tokenizer import Tokenizer
+
+CONTEXT_OF_TEXT: Final = 8  # last tokens of the prompt that an answer's first text may depend on
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +60,6 @@ class Admission:
                 ErrorCode.PROMPT_TOO_LONG,
                 f"the prompt has {len(tokens)} tokens; with room for an answer this model takes {context - 1}",
             )
-        if request.max_tokens and request.max_tokens > context:
-            raise PromptError(
-                ErrorCode.INVALID_PROMPT,
-                f"'max_tokens' is {request.max_tokens}; the context of this model is {context} tokens",
-            )
         room = context - len(tokens)
         max_tokens = min(request.max_tokens or self.default_max_tokens, room)
         rules = EndRules(
@@ -74,7 +72,7 @@ class Admission:
             tokens=tokens,
             prompt_length=len(tokens),
             limit=len(tokens) + max_tokens,
-            answer=Answer(rules, self.tokenizer.stream()),
+            answer=Answer(rules, self.tokenizer.stream(tokens[-CONTEXT_OF_TEXT:])),
             arrived=arrived,
             choice=choice,
             sampling=replace(sampling, seed=mix(sampling.seed + choice)) if choice else sampling,

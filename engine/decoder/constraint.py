@@ -61,7 +61,7 @@ class Constraint:
 
         Then it is finished: nothing but the end of the sequence is allowed.
         """
-        return self._matcher.get_error()
+        return next(iter(self._matcher.get_error().splitlines()), "")
 
     def masks(self, drafts: Sequence[int]) -> Masks:
         """Which tokens may come after each of the drafts, uint32 (len(drafts) + 1, words); changes no state.
@@ -98,6 +98,7 @@ class Constraint:
             if self.finished and token in self._eos_ids:
                 continue
             if not self.filter([token]) or not self._matcher.consume_token(token):
+                self.masks([])  # meets what made masks behind drafts give up, if that was it
                 if self.error:
                     return
                 raise ValueError(f"token {token} is not allowed here")

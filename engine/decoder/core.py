@@ -59,6 +59,7 @@ class Progress:
 
     sequence: Sequence
     delta: Delta
+    failed: str = ""  # why its answer cannot go on; "" as usual
 
 
 class DecoderCore:
@@ -251,9 +252,10 @@ class DecoderCore:
             self.speculation.count(*sequence.take(verdict, delta))
             self.tables.confirm(sequence, end)
             sequence.first_token = sequence.first_token or now
-            if delta.finish:
+            failed = sequence.constraint.error if sequence.constraint is not None else ""
+            if delta.finish or failed:
                 self.remove(sequence)
-            progress.append(Progress(sequence, delta))
+            progress.append(Progress(sequence, delta, failed))
         if all(plan.picked for plan in flight.plans) and all(s.drafts.adapts for s in self.running):
             brought = sum(len(item.delta.ids) for item in progress)
             self.speculation.referee.observe(brought, seconds, len(self.flights))

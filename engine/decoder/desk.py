@@ -115,14 +115,21 @@ class Desk:
     def progress(self, progress: Iterable[Progress]) -> None:
         """Send what a step brought; several choices of a request may end in one step, its final event follows them."""
         ended: dict[RequestId, Ticket] = {}
+        failed: dict[RequestId, str] = {}
         for item in progress:
             ticket = self._tickets[item.sequence.request]
             for event in ticket.progress(item.sequence, item.delta):
                 self._send(ticket, event)
-            if item.delta.finish and ticket.done:
+            if item.failed:
+                failed[ticket.id] = item.failed
+            if item.failed or (item.delta.finish and ticket.done):
                 ended[ticket.id] = ticket
         for ticket in ended.values():
-            self._finish(ticket, ticket.final(now()))
+            if reason := failed.get(ticket.id):
+                text = f"'response_format' became too complex to be kept to: {reason}"
+                self.refuse(ticket, PromptError(ErrorCode.FORMAT_TOO_COMPLEX, text))
+            else:
+                self._finish(ticket, ticket.final(now()))
 
     def refuse_misfits(self) -> None:
         """The pipeline may have become smaller: end what can never run on it."""

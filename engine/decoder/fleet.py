@@ -1,10 +1,18 @@
 """Who is there: heartbeats of workers in, the chain of the next epoch out. No I/O, no clock of its own."""
 
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from typing import Final
 
 from engine.contract.control import PROTOCOL_VERSION, SUSPECT_SECONDS, StageHeartbeat
 from engine.contract.ids import Incarnation
+
+_NUMERICS: Final[Mapping[str, Callable[[StageHeartbeat], str]]] = {  # settings that change numbers; "": not said
+    "profile": lambda h: h.profile,
+    "KV precision": lambda h: h.kv_precision,
+    "dynamic quantization": lambda h: "with it" if h.dynamic_quantization else "without it",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +52,20 @@ class Fleet:
                 reasons = sorted({_unfit(h, self.split) for h in here})
                 return f"stage {index} of {self.stages}" + (f" ({'; '.join(reasons)})" if reasons else "")
             found.append(max(fit, key=lambda h: h.incarnation))
-        profiles = {h.profile for h in found}
-        if len(profiles) > 1:
-            return "stages of one profile: " + ", ".join(f"stage {h.stage} runs {h.profile}" for h in found)
-        return found
+        return _mixture(found) or found
+
+
+def _mixture(chain: Items[StageHeartbeat]) -> str:
+    """What workers of one pipeline must have in common and these have not, or "".
+
+    Answers would depend on where the model is cut, and change when a worker is replaced by one that runs otherwise.
+    """
+    for what, of in _NUMERICS.items():
+        if len({said for h in chain if (said := of(h))}) > 1:
+            return f"stages of one {what}: " + ", ".join(
+                f"stage {h.stage} runs {of(h) or 'an unknown one'}" for h in chain
+            )
+    return ""
 
 
 def _unfit(heartbeat: StageHeartbeat, split: str) -> str:

@@ -6,7 +6,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -19,7 +19,7 @@ from engine.contract.control import (
     from_json,
     to_json,
 )
-from engine.contract.errors import FrameError, NoResponderError
+from engine.contract.errors import BrokerError, FrameError, NoResponderError
 from engine.contract.ids import Epoch, Incarnation
 from engine.decoder.fleet import Fleet
 from engine.transport.base import Incoming, Lease, Transport
@@ -92,7 +92,7 @@ class Pipeline:
         if self._revision is not None:
             return
         found = await self._lease.read()
-        holder = orjson.loads(found[1])["decoder"] if found else ""
+        holder = _holder(found[1]) if found else ""
         if holder:
             self._decoders.setdefault(holder, self._started)
             await self._wait(lambda: self._silent(holder))
@@ -145,3 +145,13 @@ class Pipeline:
         if opened.code:
             log.warning("stage %d on %s refuses epoch %d: %s", here.stage, here.host, epoch, opened.message)
         return not opened.code
+
+
+def _holder(value: bytes) -> str:
+    """Which decoder a lease names; "" when it was let go. Raises BrokerError for a value that is not one of ours."""
+    try:
+        found: Any = orjson.loads(value)
+        decoder = found["decoder"]
+    except (orjson.JSONDecodeError, TypeError, KeyError) as error:
+        raise BrokerError(f"the pipeline's lease holds {value!r:.80}, written by somebody else: delete it") from error
+    return str(decoder)

@@ -51,6 +51,11 @@ class Grammar(Protocol):
         """These tokens are certain."""
         ...
 
+    @property
+    def error(self) -> str:
+        """Why the answer cannot be kept to it any longer; "" while it can."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:

@@ -39,9 +39,10 @@ class DecoderService:
         *,
         announce: Callable[[str], None],
         drafter: Drafter | None = None,
+        heartbeat: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._transport, self._subjects, self._config = transport, subjects, config
-        self._manifest, self._announce = admission.manifest, announce
+        self._manifest, self._announce, self._heartbeat_seconds = admission.manifest, announce, heartbeat
         self.id = uuid4().hex[:12]
         self._core = DecoderCore()
         self._intake = Intake(transport, subjects, max_deliveries=config.max_deliveries)
@@ -160,7 +161,7 @@ class DecoderService:
                 await self._transport.publish(subject, to_json(self._heartbeat(pipeline)))
             except BrokerError as error:
                 log.debug("no heartbeat: %s", error)
-            await asyncio.sleep(HEARTBEAT_SECONDS)
+            await asyncio.sleep(self._heartbeat_seconds)
 
     def _heartbeat(self, pipeline: Pipeline) -> DecoderHeartbeat:
         return DecoderHeartbeat(

@@ -101,8 +101,9 @@ class StepTime:
         scale = sum(self._sums) / sum(map(sum, self._products))  # the usual shape, as high as it fits best
         found = self._found = self._found or [scale] * len(SHAPE)
         pull = FIRM / scale**2
+        rows = [(i, *line, self._sums[i] + pull * scale, line[i]) for i, line in enumerate(self._products)]
         for _ in range(SWEEPS):
-            for i, line in enumerate(self._products):
-                others = sum(p * f for p, f in zip(line, found, strict=True)) - line[i] * found[i]
-                found[i] = max((self._sums[i] + pull * scale - others) / (line[i] + pull), 0.0)
+            for i, a, b, c, d, wanted, own in rows:  # written out: it runs at every step
+                others = a * found[0] + b * found[1] + c * found[2] + d * found[3] - own * found[i]
+                found[i] = max((wanted - others) / (own + pull), 0.0)
         return Line(*(s * f for s, f in zip(SHAPE, found, strict=True)))

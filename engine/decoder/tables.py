@@ -129,9 +129,13 @@ def choose_lead(sequence: Sequence, running: Iterable[Sequence], *, found: int, 
     computed already.
     """
     best: Lead | None = None
+    tokens, most = sequence.tokens, len(sequence.tokens) - UNREAD
     for other in running:
-        shared = min(common_prefix(sequence.tokens, other.tokens), len(sequence.tokens) - UNREAD) // grain * grain
-        if shared - max(found, other.confirmed) >= least and (best is None or shared > best.tokens):
+        needed = max(found, other.confirmed) + least
+        if needed > min(most, len(other.tokens)) or tokens[needed - 1] != other.tokens[needed - 1]:
+            continue  # most part here, at the price of one comparison
+        shared = min(common_prefix(tokens, other.tokens), most) // grain * grain
+        if shared >= needed and (best is None or shared > best.tokens):
             best = Lead(other, shared)
     return best
 

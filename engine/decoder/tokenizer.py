@@ -45,8 +45,8 @@ class Tokenizer(Protocol):
         """Messages through the model's chat template, ready for the answer. Raises ValueError."""
         ...
 
-    def stream(self) -> TextStream:
-        """A fresh stream for one answer."""
+    def stream(self, before: Sequence[int] = ()) -> TextStream:
+        """A fresh stream for one answer to a prompt that ends with the tokens `before`."""
         ...
 
 
@@ -65,10 +65,11 @@ def load_tokenizer(folder: Path, manifest: Manifest) -> "HuggingFaceTokenizer | 
 class WindowStream:
     """Decodes a growing window twice and emits the difference: right for every tokenizer, two decodes a piece."""
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str], before: Sequence[int] = ()) -> None:
+        """`before`: the end of the prompt, without which some tokenizers drop an answer's first space."""
         self._decode = decode
-        self._ids: list[int] = []  # from the last emitted piece on: tokenizers look at what comes before
-        self._shown = 0  # ids of `_ids` whose text is out
+        self._ids = list(before)  # from the last emitted piece on: tokenizers look at what comes before
+        self._shown = len(self._ids)  # ids of `_ids` whose text is out
 
     def feed(self, ids: Sequence[int]) -> str:
         """See TextStream."""
@@ -132,9 +133,9 @@ class HuggingFaceTokenizer:
         except Exception as error:  # templates raise what they like
             raise ValueError(f"the chat template refuses these messages: {error}") from error
 
-    def stream(self) -> TextStream:
+    def stream(self, before: Sequence[int] = ()) -> TextStream:
         """See Tokenizer."""
-        return WindowStream(self.decode)
+        return WindowStream(self.decode, before)
 
     def vocabulary(self) -> list[bytes | None]:
         """Bytes of every token by id, special ones by name; None for ids that no token has."""
@@ -195,9 +196,9 @@ class OpenVinoTokenizer:
         except RuntimeError as error:
             raise ValueError(f"the chat template refuses these messages: {str(error).splitlines()[-1]}") from error
 
-    def stream(self) -> TextStream:
+    def stream(self, before: Sequence[int] = ()) -> TextStream:
         """See Tokenizer."""
-        return WindowStream(self.decode) if self._pieces is None else ByteStream(self._pieces)
+        return WindowStream(self.decode, before) if self._pieces is None else ByteStream(self._pieces)
 
     def vocabulary(self) -> list[bytes | None]:
         """Bytes of every token by id, special ones by name; None for ids that no token has."""

@@ -10,7 +10,7 @@ Rules that every transport keeps, the in-process twin included:
 import asyncio
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,13 @@ class QueueDepth:
     dead: int  # given up
 
 
+class Stored(NamedTuple):
+    """Where a prompt is in the queue."""
+
+    sequence: int
+    duplicate: bool = False  # it was there already, by its message id: this one is not stored
+
+
 class Job(Protocol):
     """One prompt taken from the work queue. Unless settled it comes back after the queue's ack wait."""
 
@@ -85,8 +92,8 @@ class Job(Protocol):
 class WorkQueue(Protocol):
     """The durable queue of prompts of one model."""
 
-    async def put(self, data: bytes, *, message_id: str = "") -> int:
-        """Store a prompt; its sequence number. Raises BrokerError when the queue is full or missing."""
+    async def put(self, data: bytes, *, message_id: str = "") -> Stored:
+        """Store a prompt, once per message id. Raises BrokerError when the queue is full or missing."""
         ...
 
     async def take(self, limit: int, *, timeout: float) -> list[Job]:

@@ -60,7 +60,7 @@ class MemoryBroker:
     def _capture(self, name: str, data: bytes, reply: str) -> None:
         """Store a prompt; its publisher is told how that went if it wants to know."""
         try:
-            answer: dict[str, object] = {"stream": name, "seq": self.queues[name].store(data)}
+            answer: dict[str, object] = {"stream": name, "seq": self.queues[name].store(data).sequence}
         except BrokerError as error:
             answer = {"stream": name, "error": {"code": 503, "description": str(error)}}
         if reply:

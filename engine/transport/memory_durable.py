@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from engine.contract.errors import BrokerError, LeaseLostError
-from engine.transport.base import Job, QueueDepth
+from engine.transport.base import Job, QueueDepth, Stored
 from engine.transport.durable import ACK_WAIT, DUPLICATE_SECONDS, dead_letter
 
 
@@ -36,11 +36,11 @@ class PromptStore:
         self._stored: dict[str, tuple[float, int]] = {}  # message id: when, sequence
         self._changed = asyncio.Event()
 
-    def store(self, data: bytes, message_id: str = "") -> int:
-        """Keep a prompt, once per message id; its sequence number. Raises BrokerError when the queue is full."""
+    def store(self, data: bytes, message_id: str = "") -> Stored:
+        """Keep a prompt, once per message id. Raises BrokerError when the queue is full."""
         stored = self._stored.get(message_id)
         if stored and self._clock() - stored[0] < DUPLICATE_SECONDS:
-            return stored[1]
+            return Stored(stored[1], duplicate=True)
         if len(self._pending) + len(self._working) >= self._limit:
             raise BrokerError(f"the prompt queue is full ({self._limit}): try again later")
         self._sequence += 1
@@ -48,7 +48,7 @@ class PromptStore:
             self._stored[message_id] = (self._clock(), self._sequence)
         self._pending.append(Prompt(data, self._sequence))
         self._changed.set()
-        return self._sequence
+        return Stored(self._sequence)
 
     async def hand_out(self, limit: int, timeout: float) -> list[Prompt]:
         """Up to `limit` prompts that are due; waits at most `timeout` seconds for the first."""
@@ -109,7 +109,7 @@ class MemoryQueue:
     _publish_letter: Callable[[bytes], Awaitable[None]]
     _max_payload: int
 
-    async def put(self, data: bytes, *, message_id: str = "") -> int:
+    async def put(self, data: bytes, *, message_id: str = "") -> Stored:
         """See WorkQueue."""
         self._check_connected()
         if len(data) > self._max_payload:

@@ -14,7 +14,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolic
 from nats.js.errors import APIError, NoStreamResponseError
 
 from engine.contract.errors import BrokerError
-from engine.transport.base import Job, QueueDepth
+from engine.transport.base import Job, QueueDepth, Stored
 from engine.transport.durable import ACK_WAIT, DUPLICATE_SECONDS, MAX_DEAD, MAX_PROMPTS, dead_letter
 from engine.transport.nats_client import RepairedClient
 from engine.transport.nats_jetstream import (
@@ -92,7 +92,7 @@ class NatsQueue:
         self._place = place
         self._pull: JetStreamContext.PullSubscription | None = None
 
-    async def put(self, data: bytes, *, message_id: str = "") -> int:
+    async def put(self, data: bytes, *, message_id: str = "") -> Stored:
         """See WorkQueue. Tried again while the broker has not opened the stream yet, as after a restart."""
         place, headers = self._place, {"Nats-Msg-Id": message_id} if message_id else None
         size = len(data) + (len(f"NATS/1.0\r\nNats-Msg-Id: {message_id}\r\n\r\n") if message_id else 0)
@@ -101,7 +101,8 @@ class NatsQueue:
         deadline = asyncio.get_running_loop().time() + ANSWER_SECONDS
         while True:
             try:
-                return (await place.js.publish(place.subject, data, timeout=ANSWER_SECONDS, headers=headers)).seq
+                done = await place.js.publish(place.subject, data, timeout=ANSWER_SECONDS, headers=headers)
+                return Stored(done.seq, bool(done.duplicate))
             except NoStreamResponseError as error:
                 if asyncio.get_running_loop().time() > deadline:
                     raise BrokerError(f"the stream {place.stream} is gone: restart decoder-run") from error

@@ -54,11 +54,20 @@ def cut(read: ReadModel, first: int, last: int) -> ov.Model:
 
 
 def caches_by_layer(model: ov.Model, found: Boundaries) -> dict[int, list[ov.Node]]:
-    """ReadValue nodes of each layer: those that lead to its attention op before any other."""
+    """ReadValue nodes of each layer: those that lead to its attention op before any other. Raises CutError.
+
+    A state that does not grow with the tokens is a recurrent layer's: rejected drafts cannot be taken out of it again,
+    and neither runner keeps one per sequence.
+    """
     index = found.index
     caches: dict[int, list[ov.Node]] = {}
     for node in model.get_ordered_ops():
         if kind(node) == "ReadValue":
+            if not any(size.is_dynamic for size in list(node.get_output_partial_shape(0))[1:]):
+                shape = node.get_output_partial_shape(0)
+                raise CutError(
+                    f"the state {variable(node)} of shape {shape} is that of a recurrent layer: not supported"
+                )
             caches.setdefault(_layer_of(node, index), []).append(node)
     return caches
 

@@ -2,9 +2,9 @@ import asyncio
 
 import pytest
 
-from engine.client.client import numbered
+from engine.client.client import numbered, prompt_error
 from engine.client.discover import find_model
-from engine.contract.errors import BrokerError, UsageError
+from engine.contract.errors import BrokerError, ErrorCode, UsageError
 from engine.contract.ids import RequestId
 from engine.contract.prompt import Event, FinalEvent, Timings, TokenEvent, Usage, encode_event
 from engine.transport.inbox import QueueInbox
@@ -56,3 +56,20 @@ def test_without_a_decoder_there_is_no_model_to_find(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("engine.client.discover.LISTEN_SECONDS", 0.01)
     with pytest.raises(UsageError, match="decoder-run"):
         asyncio.run(find_model(MemoryTransport(MemoryBroker()), "default"))
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"request": "r", "seq": "0", "text": "", "ids": []}'])
+def test_an_event_that_is_none_is_an_error_of_one_line(data: bytes) -> None:
+    async def main() -> None:
+        inbox = QueueInbox(100, None)
+        inbox.put("s", data)
+        async for _ in numbered(inbox):
+            pass
+
+    with pytest.raises(BrokerError, match="cannot be read"):
+        asyncio.run(main())
+
+
+def test_the_error_of_a_newer_decoder_is_understood() -> None:
+    assert prompt_error({"code": "overloaded", "message": "later"}).code is ErrorCode.OVERLOADED
+    assert prompt_error({"code": "moon_phase", "message": "wait"}).code is ErrorCode.INTERNAL

@@ -54,8 +54,8 @@ def test_priority_and_deadline_are_read_and_may_be_left_out() -> None:
         (b'{"prompt": "x", "priority": true}', ErrorCode.INVALID_PROMPT, "'priority'"),
         (b'{"prompt": "x", "deadline_ms": 0}', ErrorCode.INVALID_PROMPT, "'deadline_ms'"),
         (b'{"messages": []}', ErrorCode.INVALID_PROMPT, "'messages'"),
-        (b'{"messages": ["x"]}', ErrorCode.INVALID_PROMPT, "'messages'"),
-        (b'{"messages": [{"role": "user"}]}', ErrorCode.INVALID_PROMPT, "'messages'"),
+        (b'{"messages": ["x"]}', ErrorCode.INVALID_PROMPT, "'messages[0]'"),
+        (b'{"messages": [{"role": "user"}]}', ErrorCode.INVALID_PROMPT, "'messages[0]'"),
     ],
 )
 def test_a_bad_prompt_is_refused_by_name(data: bytes, code: ErrorCode, names: str) -> None:

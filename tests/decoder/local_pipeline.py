@@ -20,6 +20,7 @@ from engine.contract.ids import Incarnation, StageIndex
 from engine.contract.messages import Rows
 from engine.decoder.admission import Admission
 from engine.decoder.config import DecoderConfig
+from engine.decoder.constraint import ConstraintCompiler
 from engine.decoder.drafters import Drafter
 from engine.decoder.service import DecoderService
 from engine.decoder.tokenizer import ByteStream, TextStream
@@ -36,6 +37,7 @@ from tests.blockcache import BlockCache, digest
 from tests.manifests import HIDDEN, VOCABULARY, manifest
 
 BLOCK = 8
+HEARTBEAT = 0.05  # seconds: tests that wait for one should not wait long
 SUBJECTS = Subjects("test", "model")
 
 
@@ -54,7 +56,9 @@ def answer_to(prompt: str, count: int) -> str:
 class ArithmeticShard:
     """Stage 0 passes token ids on as hidden states; the last stage keeps the cache and makes logits."""
 
-    def __init__(self, *, last: bool, blocks: int = 64, poison: int = -1) -> None:
+    def __init__(
+        self, *, last: bool, blocks: int = 64, poison: int = -1, script: Callable[[Sequence[int]], int] = next_token
+    ) -> None:
         self.capabilities = Capabilities(
             kind="paged",
             blocks=blocks,
@@ -64,7 +68,7 @@ class ArithmeticShard:
             max_step_tokens=0,
             context_length=200,
         )
-        self._last, self._poison = last, poison
+        self._last, self._poison, self._script = last, poison, script
         self._cache = BlockCache(blocks, BLOCK)
 
     def infer(self, rows: Rows, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -74,7 +78,7 @@ class ArithmeticShard:
         for row in self._cache.feed(rows, (value if value.ndim == 1 else value[:, 0]).astype(np.int64)):
             if self._poison in row.history:
                 raise RuntimeError("the shard crashes on this token")
-            wanted += map(next_token, row.picks())
+            wanted += map(self._script, row.picks())
         return np.eye(VOCABULARY, dtype=np.float32)[wanted]
 
     def copy_slots(self, copies: Sequence[SlotCopy]) -> None:
@@ -130,19 +134,25 @@ class SlotShard:
 
 
 class ByteTokenizer:
-    """A token is a byte."""
+    """A token is a byte, or one of these pieces."""
+
+    def __init__(self, pieces: Mapping[int, bytes] | None = None) -> None:
+        self._pieces = [(pieces or {}).get(i, bytes([i])) for i in range(VOCABULARY)]
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         return list(text.encode())
 
     def decode(self, ids: Sequence[int]) -> str:
-        return bytes(ids).decode(errors="replace")
+        return b"".join(self._pieces[i] for i in ids).decode(errors="replace")
+
+    def text_bytes(self) -> list[bytes]:
+        return self._pieces
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
         return "".join(message["content"] for message in messages)
 
-    def stream(self) -> TextStream:
-        return ByteStream([bytes([i]) for i in range(VOCABULARY)])
+    def stream(self, before: Sequence[int] = ()) -> TextStream:
+        return ByteStream(self._pieces)
 
 
 def config(**changes: Any) -> DecoderConfig:
@@ -169,8 +179,11 @@ def config(**changes: Any) -> DecoderConfig:
 class Pipeline:
     """Starts and kills the parts."""
 
-    def __init__(self, broker: MemoryBroker, tasks: asyncio.TaskGroup, stages: int, **settings: Any) -> None:
+    def __init__(
+        self, broker: MemoryBroker, tasks: asyncio.TaskGroup, stages: int, heartbeat: float, **settings: Any
+    ) -> None:
         self.broker, self.stages, self._tasks, self._settings = broker, stages, tasks, settings
+        self._heartbeat = heartbeat
         self.transport = MemoryTransport(broker)
         self.client = Client(self.transport, SUBJECTS)
         self.running: list[asyncio.Task[None]] = []
@@ -180,6 +193,9 @@ class Pipeline:
         self.serving = asyncio.Event()  # a decoder has opened its pipeline
         self.sources: tuple[str, ...] = ()
         self.drafter: Callable[[], Drafter | None] = lambda: None
+        self.tokenizer = ByteTokenizer()
+        self.compiler: ConstraintCompiler | None = None
+        self.manifest: dict[str, Any] = {}  # fields of it that decoders started from now on see changed
 
     def draft_with(self, drafter: Callable[[], Drafter | None], *sources: str) -> None:
         """Decoders started from now on draft."""
@@ -196,7 +212,7 @@ class Pipeline:
     async def start(self, stop: asyncio.Event | None = None, **shard: Any) -> list[asyncio.Task[None]]:
         """A decoder and all workers, serving; the workers' tasks, and the decoder's at the end.
 
-        The decoder comes first and hears them become ready: their next heartbeat would be a second away.
+        The decoder comes first and hears them become ready instead of waiting for their next heartbeat.
         """
         decoder = await self.start_decoder(stop)
         workers = [await self.start_worker(index, **shard) for index in range(self.stages)]
@@ -230,6 +246,7 @@ class Pipeline:
             lambda: Loaded(runner),
             announce=lambda _: ready.set(),
             listen=0.0,
+            heartbeat=self._heartbeat,
         )
         task = self.workers[index] = self._start(worker.run(asyncio.Event()))
         await ready.wait()
@@ -237,8 +254,9 @@ class Pipeline:
 
     async def start_decoder(self, stop: asyncio.Event | None = None, **changes: Any) -> asyncio.Task[None]:
         """A decoder; it may still wait for something, `serving` tells."""
-        admission = Admission(manifest(self.stages), ByteTokenizer(), 10, self.sources)
         settings = config(**(self._settings | changes))
+        seen = manifest(self.stages, **self.manifest)
+        admission = Admission(seen, self.tokenizer, settings.default_max_tokens, self.sources, compiler=self.compiler)
         service = DecoderService(
             MemoryTransport(self.broker),
             SUBJECTS,
@@ -246,6 +264,7 @@ class Pipeline:
             settings,
             announce=lambda _: self.serving.set(),
             drafter=self.drafter(),
+            heartbeat=self._heartbeat,
         )
         self.decoders.append(service)
         return self._start(service.run(stop or asyncio.Event()))
@@ -268,10 +287,12 @@ class Pipeline:
 
 
 @asynccontextmanager
-async def pipeline(stages: int = 2, *, whole: bool = True, **settings: Any) -> AsyncGenerator[Pipeline]:
+async def pipeline(
+    stages: int = 2, *, whole: bool = True, heartbeat: float = HEARTBEAT, **settings: Any
+) -> AsyncGenerator[Pipeline]:
     """A pipeline of arithmetic shards; `whole`: with its workers and decoder started."""
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-        here = Pipeline(MemoryBroker(clock=time.monotonic), tasks, stages, **settings)
+        here = Pipeline(MemoryBroker(clock=time.monotonic), tasks, stages, heartbeat, **settings)
         if whole:
             await here.start()
         yield here

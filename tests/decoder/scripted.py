@@ -38,14 +38,14 @@ class ScriptedTarget:
     """A whole pipeline of paged shards: every position is read from the blocks that a step names."""
 
     def __init__(self, next_token: NextToken, block_size: int = 8) -> None:
-        self._next_token, self._cache = next_token, BlockCache(BLOCKS, block_size)
+        self.next_token, self._cache = next_token, BlockCache(BLOCKS, block_size)
         self.rows: list[tuple[int, int, int]] = []  # start, length, picked
 
     def run(self, step: PlannedStep) -> np.ndarray:
         out: list[int] = []
         for row in self._cache.feed(step.rows, step.tokens):
             assert -1 not in row.history
-            out += map(self._next_token, row.picks())
+            out += map(self.next_token, row.picks())
             self.rows.append((row.start, row.length, row.picked))
         return np.array(out, np.int32)
 

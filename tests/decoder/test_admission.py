@@ -10,14 +10,9 @@ from tests.decoder.local_pipeline import ByteTokenizer, manifest
 ASKED = b'{"prompt": "x", "n": 2, "temperature": 1, "response_format": {"type": "choice", "choices": ["ab", "cd"]}}'
 
 
-class SpelledBytes(ByteTokenizer):
-    def text_bytes(self) -> list[bytes]:
-        return [bytes([i]) for i in range(256)]
-
-
 def test_every_answer_of_a_request_goes_its_own_way_through_the_grammar() -> None:
-    compiler = ConstraintCompiler(SpelledBytes(), vocabulary=manifest().vocabulary, eos_ids=[0])
-    admission = Admission(manifest(), SpelledBytes(), 10, compiler=compiler)
+    compiler = ConstraintCompiler(ByteTokenizer(), vocabulary=manifest().vocabulary, eos_ids=[0])
+    admission = Admission(manifest(), ByteTokenizer(), 10, compiler=compiler)
     one, two = (s.constraint for s in admission.choices(parse_prompt(ASKED), RequestId("r"), 0.0))
     assert one is not None
     assert two is not None

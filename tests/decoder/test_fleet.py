@@ -43,10 +43,29 @@ def test_a_worker_that_does_not_fit_is_named_with_the_reason(changes: dict[str, 
     assert reason in missing
 
 
-def test_stages_of_two_profiles_are_no_chain() -> None:
-    missing = fleet(heartbeat(0), heartbeat(1, profile="fast")).chain(0.0)
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        ({"profile": "exact"}, {"profile": "fast"}, "one profile: stage 0 runs exact, stage 1 runs fast"),
+        ({"kv_precision": "f16"}, {"kv_precision": "u8"}, "one KV precision: stage 0 runs f16, stage 1 runs u8"),
+        (
+            {},
+            {"dynamic_quantization": False},
+            "one dynamic quantization: stage 0 runs with it, stage 1 runs without it",
+        ),
+    ],
+)
+def test_stages_that_compute_otherwise_than_each_other_are_no_chain(
+    one: dict[str, Any], other: dict[str, Any], words: str
+) -> None:
+    missing = fleet(heartbeat(0, **one), heartbeat(1, **other)).chain(0.0)
     assert isinstance(missing, str)
-    assert "stage 1 runs fast" in missing
+    assert words in missing
+    assert not isinstance(fleet(heartbeat(0, **other), heartbeat(1, **other)).chain(0.0), str)
+
+
+def test_a_worker_that_does_not_say_its_precision_is_taken() -> None:
+    assert not isinstance(fleet(heartbeat(0, kv_precision="f32"), heartbeat(1)).chain(0.0), str)
 
 
 def test_the_newest_of_two_workers_is_chosen() -> None:

@@ -10,6 +10,7 @@ from engine.decoder.answer import Answer, EndRules
 from engine.decoder.core import DecoderCore, PlannedStep
 from engine.decoder.sequence import Sequence as Running
 from engine.decoder.speculation import DraftState
+from tests.blockcache import digest
 from tests.decoder.fakes import EOS, LetterStream, capacity, stateful
 from tests.decoder.scripted import ScriptedDraft, ScriptedTarget, SlotTarget, drive, plain
 
@@ -18,7 +19,7 @@ TEXT = [(7 * i + i // 5) % 26 for i in range(200)]
 
 
 def target_token(history: Sequence[int]) -> int:
-    return (sum((i + 1) * token for i, token in enumerate(history)) + len(history)) % 26
+    return digest(history) % 26
 
 
 def asking(name: str, prompt: Sequence[int], max_tokens: int = 6, priority: int = 0) -> Running:

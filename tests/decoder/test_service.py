@@ -7,9 +7,12 @@ from typing import Any
 import orjson
 import pytest
 
-from engine.contract.errors import ErrorCode, PromptError
+from engine.contract.errors import BrokerError, ErrorCode, PromptError
 from engine.contract.messages import Step, StepResult
 from engine.contract.prompt import FinalEvent, TokenEvent, decode_event
+from engine.decoder.fleet import Fleet
+from engine.decoder.pipeline import Pipeline as DecoderPipeline
+from engine.transport.memory import MemoryBroker, MemoryTransport
 from engine.wire.frame import decode
 from tests.decoder.local_pipeline import SUBJECTS, Pipeline, answer_to, pipeline
 
@@ -118,7 +121,6 @@ def test_request_and_reply_streams_the_same_events() -> None:
         (b"{", "invalid_prompt"),
         (b'{"prompt": "x", "colour": 1}', "unknown_field"),
         (b'{"prompt": "x", "max_tokens": 0}', "invalid_prompt"),
-        (b'{"prompt": "x", "max_tokens": 100000}', "invalid_prompt"),
         (b"x" * 300, "prompt_too_long"),
     ],
 )
@@ -320,3 +322,31 @@ def test_stopping_finishes_what_was_accepted() -> None:
         assert decoder.done()
 
     run(test, whole=False)
+
+
+def test_an_id_used_again_while_the_queue_remembers_it_is_refused_at_once() -> None:
+    async def test(here: Pipeline) -> None:
+        assert (await here.client.complete(id="mine", prompt="why", max_tokens=3)).text == answer_to("why", 3)
+        with pytest.raises(PromptError, match="another id") as caught:
+            await here.client.complete(id="mine", prompt="why", max_tokens=3)
+        assert caught.value.code is ErrorCode.DUPLICATE_ID
+        running = here.client.generate(id="yours", prompt="why", max_tokens=100)
+        await anext(running)
+        [refused] = [event async for event in here.client.generate(id="yours", prompt="x")]
+        assert isinstance(refused, FinalEvent) and refused.error is not None
+        *_, final = [event async for event in running]
+        assert final.text == answer_to("why", 100)
+
+    run(test)
+
+
+def test_a_lease_that_is_not_a_decoder_s_is_named() -> None:
+    async def main() -> None:
+        transport = MemoryTransport(MemoryBroker())
+        lease = await transport.lease(bucket="b", key="pipeline")
+        await lease.write(b"[1]", after=0)
+        opening = DecoderPipeline(transport, SUBJECTS, lease, Fleet(split="s", stages=1), decoder="d")
+        with pytest.raises(BrokerError, match="written by somebody else"):
+            await opening.open()
+
+    asyncio.run(main())

@@ -5,7 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.contract.errors import ErrorCode, PromptError
+from engine.contract.ids import RequestId
 from engine.contract.manifest import load_manifest
+from engine.contract.prompt import prompt_from_fields
+from engine.decoder.admission import Admission
 from engine.decoder.tokenizer import (
     ByteStream,
     HuggingFaceTokenizer,
@@ -16,8 +20,10 @@ from engine.decoder.tokenizer import (
 )
 from engine.local.model import DRAFT
 from tests.conftest import Shards
+from tests.manifests import manifest
 
 PIECES = [bytes([i]) for i in range(256)]
+imports_transformers = pytest.mark.xdist_group("transformers")  # a second and more of import: in one worker only
 
 
 def decode(ids: Sequence[int]) -> str:
@@ -73,6 +79,7 @@ def test_the_same_vocabulary_is_read_from_either_kind(tokenizer: Tokenizer) -> N
     assert theirs[49152] == "▁<PRE>".encode()  # names of tokens that the model has no rows for
 
 
+@imports_transformers
 def test_a_vocabulary_that_is_not_of_bytes_is_read_as_it_is_written(tmp_path: Path) -> None:
     from tokenizers import Tokenizer as Backend  # noqa: PLC0415
     from tokenizers import decoders, models  # noqa: PLC0415
@@ -85,6 +92,7 @@ def test_a_vocabulary_that_is_not_of_bytes_is_read_as_it_is_written(tmp_path: Pa
     assert pieces == [b"<unk>", "▁Ġ".encode(), "é".encode(), None, b"<0x0A>"]
 
 
+@imports_transformers
 def test_a_sentencepiece_vocabulary_gives_the_bytes_of_its_tokens(tmp_path: Path) -> None:
     from tokenizers import Tokenizer as Backend  # noqa: PLC0415
     from tokenizers import decoders, models, normalizers  # noqa: PLC0415
@@ -107,6 +115,7 @@ def test_a_sentencepiece_vocabulary_gives_the_bytes_of_its_tokens(tmp_path: Path
     assert [pieces[token] for token in (0, 2, 3 + 10, 259, 261)] == [b"", b"", b"\n", b" ", b" H"]
 
 
+@imports_transformers
 def test_a_vocabulary_whose_texts_are_not_made_of_its_tokens_gives_no_bytes(tmp_path: Path) -> None:
     from tokenizers import Tokenizer as Backend  # noqa: PLC0415
     from tokenizers import decoders, models, pre_tokenizers  # noqa: PLC0415
@@ -116,3 +125,50 @@ def test_a_vocabulary_whose_texts_are_not_made_of_its_tokens_gives_no_bytes(tmp_
     backend.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     assert HuggingFaceTokenizer(tmp_path, "").text_bytes() is None
+
+
+STRICT = (  # as Gemma 2's
+    "{%- for m in messages -%}"
+    "{%- if m.role == 'system' -%}{{ raise_exception('System role not supported') }}{%- endif -%}"
+    "{%- if (m.role == 'user') != (loop.index0 % 2 == 0) -%}"
+    "{{ raise_exception('Conversation roles must alternate') }}{%- endif -%}"
+    "<{{ m.role }}>{{ m.content }}{%- endfor -%}"
+)
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Admission:
+    """A model whose chat template refuses a lot."""
+    from tokenizers import Tokenizer as Backend  # noqa: PLC0415
+    from tokenizers import models  # noqa: PLC0415
+
+    folder = tmp_path_factory.mktemp("strict")
+    Backend(models.BPE({character: at for at, character in enumerate("<>abersuit")}, [])).save(
+        str(folder / "tokenizer.json")
+    )
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    return Admission(manifest(), HuggingFaceTokenizer(folder, STRICT), 10)
+
+
+@imports_transformers
+@pytest.mark.parametrize(
+    ("roles", "reason"),
+    [(["system", "user"], "System role not supported"), (["user", "user"], "Conversation roles must alternate")],
+)
+def test_messages_that_the_chat_template_refuses_are_refused_in_its_words(
+    strict: Admission, roles: list[str], reason: str
+) -> None:
+    """D12."""
+    asked = {"messages": [{"role": role, "content": "a"} for role in roles]}
+    with pytest.raises(PromptError, match=reason) as caught:
+        strict.choices(prompt_from_fields(asked), RequestId("r"), 0.0)
+    assert caught.value.code is ErrorCode.INVALID_PROMPT
+
+
+@imports_transformers
+def test_no_content_is_nothing_in_the_chat_template(strict: Admission) -> None:
+    """D08, D09."""
+    asked = [{"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "assistant", "content": None}]
+    messages = prompt_from_fields({"messages": [*asked, {"role": "user", "content": "b"}]}).messages
+    assert messages is not None
+    assert strict.tokenizer.chat(messages) == "<user>a<assistant><user>b"

@@ -4,7 +4,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from engine.contract.sampling import Sampling
 from engine.decoder.verification import Verdict, verify
+from stages.sampling import Sampler
 
 
 def test_without_drafts_the_target_decides() -> None:
@@ -78,6 +80,14 @@ def test_drafts_do_not_change_the_distribution_of_sampled_tokens(name: str) -> N
         expected = NUCLEUS[:3] * draws
         chi_square = sum((seen[i] - expected[i]) ** 2 / expected[i] for i in range(3))
         assert chi_square < 13.8  # p = 0.001 with two degrees of freedom
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-6])
+def test_the_coldest_target_says_its_likeliest_token_whatever_the_draft_likes(temperature: float) -> None:  # B09
+    line = np.log(np.array([0.3, 0.5, 0.2], np.float32))
+    for seed in range(200):
+        how = Sampling(temperature=temperature, seed=seed)
+        assert verify([0], [Sampler(np.arange(3)).draw(line, how, 7), 9]).tokens == (1,)
 
 
 def test_a_greedy_target_replaces_the_drafts_favourite_by_its_own() -> None:  # B09

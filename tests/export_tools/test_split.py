@@ -10,7 +10,7 @@ from engine.contract.errors import CutError, UsageError
 from engine.contract.manifest import check_files, load_manifest
 from export_tools.passes.beam_gather import inject_beam_gather, remove_beam_gather
 from export_tools.passes.boundaries import find_boundaries
-from export_tools.passes.cut import cut
+from export_tools.passes.cut import caches_by_layer, cut
 from export_tools.passes.head import pick_before_head
 from export_tools.sources.open import open_source
 from export_tools.split import SplitOptions, split
@@ -107,6 +107,30 @@ def test_a_graph_without_attention_cannot_be_cut() -> None:
     x = op.parameter([1, 4], ov.Type.f32, name="x")
     with pytest.raises(CutError, match="ScaledDotProductAttention"):
         find_boundaries(ov.Model([op.relu(x)], [x], "no attention"))  # pyright: ignore[reportGeneralTypeIssues]
+
+
+@pytest.mark.parametrize(("shape", "fits"), [([-1, 2, -1, 8], True), ([-1, 2, 8], False), ([-1, 16, 4], False)])
+def test_a_state_that_does_not_grow_with_the_tokens_is_refused(shape: list[int], fits: bool) -> None:
+    """B19: of a recurrent layer in front of attention."""
+    from openvino import opset13 as op  # noqa: PLC0415
+    from openvino.op.util import Variable, VariableInfo  # noqa: PLC0415
+
+    info = VariableInfo()
+    info.data_shape, info.data_type, info.variable_id = ov.PartialShape(shape), ov.Type.f32, "conv.1"
+    x = op.parameter([-1, 2, -1, 8], ov.Type.f32, name="x")
+    state = op.read_value(op.parameter(shape, ov.Type.f32, name="first"), Variable(info))
+    keys = op.reshape(state, op.constant([0, 2, -1, 8]), special_zero=True)
+    model = ov.Model([op.scaled_dot_product_attention(x, keys, keys)], [x, *parameters_of(state)], "hybrid")  # pyright: ignore[reportGeneralTypeIssues]
+    found = find_boundaries(model)
+    if fits:
+        assert len(caches_by_layer(model, found)[0]) == 1
+        return
+    with pytest.raises(CutError, match=r"conv\.1 .*recurrent layer"):
+        caches_by_layer(model, found)
+
+
+def parameters_of(node: ov.Node) -> list[ov.Node]:
+    return [value.get_node() for value in node.input_values()]
 
 
 def test_the_manifest_says_what_was_made(shards: Shards) -> None:

@@ -133,7 +133,7 @@ def test_a_grandchild_that_holds_the_pipe_open_is_ended_too(run: Run, tmp_path: 
         async with Processes(tmp_path) as processes:
             child = await python(processes, code)
             await child.wait_for_line("up")
-            await child.stop(1)
+            await child.stop(0.1)
 
     run(test())
 

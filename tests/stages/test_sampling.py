@@ -14,7 +14,7 @@ from engine.contract.side import RowSide
 from stages.sampling import Sampler, adjusted
 
 VOCABULARY = 48
-DRAWS = 6000
+DRAWS = 4000
 
 
 def logits(size: int = VOCABULARY, seed: int = 1, scale: float = 2.0) -> np.ndarray:

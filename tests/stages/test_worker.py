@@ -18,6 +18,8 @@ from stages.identity import Identity
 from stages.worker import StageWorker
 from tests.stages.fakes import DECODER, SUBJECTS, AddingShard, broken_device, identity, opening, step
 
+HEARTBEAT = 0.05  # seconds
+
 
 @dataclass
 class Bench:
@@ -89,7 +91,9 @@ async def working(at: Bench, who: Identity, shard: AddingShard) -> AsyncGenerato
 def worker(
     at: Bench, who: Identity, load: Callable[[], Loaded], *, announce: Callable[[str], None] = lambda _: None
 ) -> StageWorker:
-    return StageWorker(MemoryTransport(at.broker), SUBJECTS, who, load, announce=announce, listen=0.0)
+    return StageWorker(
+        MemoryTransport(at.broker), SUBJECTS, who, load, announce=announce, listen=0.0, heartbeat=HEARTBEAT
+    )
 
 
 def run(scenario: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:

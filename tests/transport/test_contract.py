@@ -180,7 +180,7 @@ def test_an_empty_queue_gives_nothing(with_two: WithTwo) -> None:
 def test_a_job_given_back_comes_again_and_says_so(with_two: WithTwo) -> None:
     async def test(one: Transport, two: Transport) -> None:
         queue = await queue_of(one)
-        sequence = await (await queue_of(two)).put(b"x")
+        sequence = (await (await queue_of(two)).put(b"x")).sequence
         [job] = await queue.take(1, timeout=5)
         assert job.sequence == sequence
         await job.give_back(0.0)
@@ -244,8 +244,11 @@ def test_a_lease_changes_hands_only_by_its_revision(with_two: WithTwo) -> None:
 def test_a_message_id_put_twice_is_stored_once(with_two: WithTwo) -> None:
     async def test(one: Transport, _: Transport) -> None:
         queue = await queue_of(one)
-        assert await queue.put(b"x", message_id="m") == await queue.put(b"x", message_id="m")
-        assert (await queue.depth()).pending == 1
+        first, second = [await queue.put(b"x", message_id="m") for _ in range(2)]
+        assert first.sequence == second.sequence
+        assert (first.duplicate, second.duplicate) == (False, True)
+        assert not (await queue.put(b"x", message_id="n")).duplicate
+        assert (await queue.depth()).pending == 2
 
     with_two(test)
 

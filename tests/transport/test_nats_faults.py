@@ -214,7 +214,7 @@ def test_an_outage_is_said_at_once_and_subscriptions_survive_it(run: Run, tmp_pa
             url = await broker.__aenter__()
             async with connect(url, name="test") as transport, transport.subscribe("a") as inbox:
                 queue = await transport.work_queue(stream="Q", subject="q", dead_stream="D", dead_subject="d")
-                sequence = await queue.put(b"survives")
+                sequence = (await queue.put(b"survives")).sequence
                 await broker.__aexit__(None, None, None)
                 await until(lambda: not transport.connected)
                 with pytest.raises(BrokerError, match="not connected"):
