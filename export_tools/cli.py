@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
 import typer
@@ -11,7 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from engine.contract.errors import ShardlineError, UsageError
+from engine.contract.probe import load_probe
 from engine.service import fail
+from export_tools.fleet import plan_fleet
+from export_tools.placement import Goal
 
 app = typer.Typer(
     add_completion=False,
@@ -52,6 +55,40 @@ def _split(source: Path, out: Path, stages: int, layers: str, name: str, beam_ga
     with open_source(source) as opened:
         manifest = write(opened, options, lambda line: say(line, highlight=False))
     print(f"{out}: {manifest.slug}, {len(manifest.stages)} stages, split {manifest.split[:12]}")
+
+
+@app.command()
+def plan(
+    model: Annotated[Path, typer.Argument(help="Folder written by split, or what split takes.")],
+    probes: Annotated[list[Path], typer.Argument(help="What 'stage-run --probe' printed on each machine.")],
+    users: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 8,
+    context: Annotated[int, typer.Option(min=1, help="Tokens of each, prompt and answer.")] = 2048,
+    goal: Annotated[
+        Literal["throughput", "latency"], typer.Option(help="Tokens of all, or of one alone.")
+    ] = "throughput",
+    kv_precision: Annotated[Literal["f32", "f16", "u8"], typer.Option(help="Of the KV cache.")] = "f32",
+    hop_ms: Annotated[float, typer.Option(min=0, help="One hop, where no probe reached a broker.")] = 0.5,
+    keep_order: Annotated[bool, typer.Option("--keep-order", help="Stages in the order of the probes.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Also the next best, and where the time goes.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+) -> None:
+    """Which layers to which machine? Exact, for unequal ones, within their memory. Writes nothing."""
+    wishes = {"users": users, "context": context, "kv_precision": kv_precision, "hop_ms": hop_ms}
+    _run(lambda: _plan(model, probes, wishes, goal, keep_order, explain, json))
+
+
+def _plan(
+    model: Path, paths: list[Path], wishes: dict[str, Any], goal: Goal, keep_order: bool, explain: bool, json: bool
+) -> None:
+    from export_tools.plan_report import make_task, placement_dict, show  # noqa: PLC0415  loads OpenVINO
+
+    probes = [load_probe(path) for path in paths]
+    task = make_task(model, probes, **wishes)
+    found = plan_fleet(task, probes, goal, keep_order=keep_order)
+    if json:
+        print(orjson.dumps([placement_dict(task, probes, one) for one in (found if explain else found[:1])]).decode())
+    else:
+        show(task, probes, found, model, explain=explain)
 
 
 def _counts(layers: str) -> tuple[int, ...]:

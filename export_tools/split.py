@@ -6,7 +6,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ from export_tools.passes.boundaries import find_boundaries
 from export_tools.passes.cut import cut
 from export_tools.passes.graph import kind
 from export_tools.passes.head import find_head
-from export_tools.plan import even_plan, explicit_plan
+from export_tools.plan import Weights, even_plan, explicit_plan
 from export_tools.sources.source import Source
 from export_tools.weigh import weigh
 
@@ -51,7 +51,8 @@ def split(source: Source, options: SplitOptions, say: Say) -> Manifest:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     core = ov.Core()
     whole = core.read_model(source.model)
-    plan = _plan(whole, options)
+    weights = weigh(whole)
+    plan = _plan(weights, options)
     with tempfile.TemporaryDirectory(
         prefix=f".{options.out.name}-", dir=options.out.parent, ignore_cleanup_errors=True
     ) as temporary:
@@ -62,7 +63,12 @@ def split(source: Source, options: SplitOptions, say: Say) -> Manifest:
             stages.append(_write_stage(core, source, folder, index, first, last, options.beam_gather))
             size = stages[-1].weight_bytes / 2**20
             say(f"stage {index}: layers [{first}, {last}), {size:.0f} MiB")
-        manifest = _manifest(whole, source, folder, tuple(stages), options)
+        manifest = replace(
+            _manifest(whole, source, folder, tuple(stages), options),
+            layer_bytes=weights.layers,
+            embedding_bytes=weights.embedding,
+            head_bytes=weights.head,
+        )
         manifest.save(folder)
         if options.out.exists():
             shutil.rmtree(options.out)
@@ -70,8 +76,7 @@ def split(source: Source, options: SplitOptions, say: Say) -> Manifest:
     return manifest
 
 
-def _plan(whole: ov.Model, options: SplitOptions) -> tuple[tuple[int, int], ...]:
-    weights = weigh(whole)
+def _plan(weights: Weights, options: SplitOptions) -> tuple[tuple[int, int], ...]:
     if not options.layers:
         return even_plan(weights, options.stages)
     if options.stages not in (0, len(options.layers)):

@@ -60,6 +60,9 @@ class Manifest:
     generation_defaults: dict[str, Any] = field(default_factory=dict[str, Any])
     hidden_dtype: Literal["f32"] = "f32"
     versions: dict[str, str] = field(default_factory=dict[str, str])  # openvino, shardline
+    layer_bytes: tuple[int, ...] = ()  # of weights, all layers; (): made by an older shardline
+    embedding_bytes: int = 0
+    head_bytes: int = 0
     drafts_for: str = ""  # of a draft model: digest of the tokenizer it was compared with (tokenizer_digest)
 
     def save(self, folder: Path) -> None:
@@ -88,6 +91,7 @@ def load_manifest(folder: Path) -> Manifest:
         fields["stages"] = tuple(_stage(stage) for stage in fields["stages"])
         fields["tokenizer_files"] = _files(fields["tokenizer_files"])
         fields["eos_ids"] = tuple(fields["eos_ids"])
+        fields["layer_bytes"] = tuple(fields.get("layer_bytes", ()))
         return Manifest(**fields)
     except (KeyError, TypeError) as error:
         raise ManifestError(f"{path} is not a manifest: {error}") from error
