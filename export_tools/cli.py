@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
 import typer
@@ -15,6 +16,9 @@ from engine.contract.probe import load_probe
 from engine.service import fail
 from export_tools.fleet import plan_fleet
 from export_tools.placement import Goal
+
+if TYPE_CHECKING:
+    from export_tools.compress import WeightOptions
 
 app = typer.Typer(
     add_completion=False,
@@ -40,7 +44,40 @@ def split(
     _run(lambda: _split(source, out, stages, layers, name, not no_beam_gather, force))
 
 
-def _split(source: Path, out: Path, stages: int, layers: str, name: str, beam_gather: bool, force: bool) -> None:
+@app.command()
+def build(
+    source: Annotated[Path, typer.Argument(help="Hugging Face folder with safetensors, or what split takes.")],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    stages: Annotated[int, typer.Option(min=0, help="How many shards.")] = 0,
+    layers: Annotated[str, typer.Option(help="Layers per stage, e.g. 18,12, instead of an even plan.")] = "",
+    weights: Annotated[Literal["f32", "f16", "int8", "int4"], typer.Option(help="What weights are kept in.")] = "int8",
+    group_size: Annotated[int, typer.Option(help="int4: weights that share a scale; -1: all of a row.")] = 128,
+    ratio: Annotated[float, typer.Option(help="int4: share of the layers in 4 bits, the others in 8.")] = 1.0,
+    asym: Annotated[bool, typer.Option("--asym", help="int4: with zero points, closer and slower.")] = False,
+    name: Annotated[str, typer.Option(help="Model name; goes into subjects.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
+) -> None:
+    """Convert SOURCE, compress its weights, cut it into shards. Needs pip install 'shardline[export]'."""
+    from export_tools.compress import WeightOptions  # noqa: PLC0415  loads OpenVINO: not for --help
+
+    def run() -> None:
+        wanted = WeightOptions(kind=weights, group_size=group_size, ratio=ratio, asymmetric=asym)
+        _split(source, out, stages, layers, name, True, force, wanted)
+
+    _run(run)
+
+
+def _split(
+    source: Path,
+    out: Path,
+    stages: int,
+    layers: str,
+    name: str,
+    beam_gather: bool,
+    force: bool,
+    weights: "WeightOptions | None" = None,
+) -> None:
+    from export_tools.compress import WeightOptions  # noqa: PLC0415
     from export_tools.sources.open import open_source  # noqa: PLC0415  loads OpenVINO: not for --help
     from export_tools.split import SplitOptions  # noqa: PLC0415
     from export_tools.split import split as write  # noqa: PLC0415
@@ -50,6 +87,7 @@ def _split(source: Path, out: Path, stages: int, layers: str, name: str, beam_ga
     if not stages and not counts:
         raise UsageError("how many shards? give --stages N, or --layers 18,12")
     options = SplitOptions(out=out, stages=stages, layers=counts, name=name, beam_gather=beam_gather, force=force)
+    options = replace(options, weights=weights or WeightOptions())
     options.check_target()
     say(f"reading {source}", highlight=False)
     with open_source(source) as opened:

@@ -15,6 +15,7 @@ import openvino as ov
 
 from engine.contract.errors import CutError, UsageError
 from engine.contract.manifest import SCHEMA, Manifest, StageManifest, digest_file
+from export_tools.compress import AS_THEY_ARE, WeightOptions, compress_source
 from export_tools.passes.beam_gather import inject_beam_gather, remove_beam_gather
 from export_tools.passes.boundaries import find_boundaries
 from export_tools.passes.cut import cut
@@ -37,6 +38,7 @@ class SplitOptions:
     layers: tuple[int, ...] = ()  # explicit layers per stage, instead of an even plan
     name: str = ""
     beam_gather: bool = True
+    weights: WeightOptions = AS_THEY_ARE
     force: bool = False
 
     def check_target(self) -> None:
@@ -50,12 +52,15 @@ def split(source: Source, options: SplitOptions, say: Say) -> Manifest:
     options.check_target()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     core = ov.Core()
-    whole = core.read_model(source.model)
-    weights = weigh(whole)
-    plan = _plan(weights, options)
     with tempfile.TemporaryDirectory(
         prefix=f".{options.out.name}-", dir=options.out.parent, ignore_cleanup_errors=True
     ) as temporary:
+        if options.weights.kind != "f32":
+            say(f"compressing its weights to {options.weights.kind}")
+            source = compress_source(source, options.weights, Path(temporary) / "compressed")
+        whole = core.read_model(source.model)
+        weights = weigh(whole)
+        plan = _plan(weights, options)
         folder = Path(temporary) / "split"
         folder.mkdir()
         stages = []
@@ -65,6 +70,7 @@ def split(source: Source, options: SplitOptions, say: Say) -> Manifest:
             say(f"stage {index}: layers [{first}, {last}), {size:.0f} MiB")
         manifest = replace(
             _manifest(whole, source, folder, tuple(stages), options),
+            weights={} if options.weights.kind == "f32" else options.weights.as_dict(),
             layer_bytes=weights.layers,
             embedding_bytes=weights.embedding,
             head_bytes=weights.head,

@@ -159,9 +159,8 @@ def _timed(runner: Runner, shape: ShardShape) -> _Timed:
 
 def _measure(runner: Runner, shape: ShardShape) -> Milliseconds:
     can = runner.capabilities
-    decode: Load = "decode"
-    loads: list[tuple[Load, int, int]] = [(decode, rows, can.min_row_tokens) for rows in _rows(can.slots)]
-    loads += [("verify", 1, VERIFY_TOKENS), ("prefill", 1, PREFILL_TOKENS)]
+    loads: list[tuple[Load, int, int]] = [("verify", 1, VERIFY_TOKENS), ("prefill", 1, PREFILL_TOKENS)]
+    loads += [("decode", rows, can.min_row_tokens) for rows in _rows(can.slots)]
     noise = np.random.default_rng(0)
 
     def step(rows: int, start: int, tokens: int, picked: int) -> tuple[Rows, np.ndarray]:
