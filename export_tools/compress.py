@@ -2,6 +2,8 @@
 """Weights in fewer bits, through NNCF. Always of the whole model: a layer is the same whatever the split (D1)."""
 
 import math
+import sys
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -48,7 +50,8 @@ def compress_source(source: Source, options: WeightOptions, folder: Path) -> Sou
     if already:
         raise UsageError(f"the weights of {source.path} are {', '.join(already)} already: split it as it is")
     if options.kind != "f16":
-        model = _compress(model, options)
+        with redirect_stdout(sys.stderr):  # NNCF shows its progress where we print results
+            model = _compress(model, options)
     folder.mkdir(exist_ok=True)
     ov.save_model(model, folder / "openvino_model.xml", compress_to_fp16=options.kind == "f16")
     return replace(source, model=folder / "openvino_model.xml")

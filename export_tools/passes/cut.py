@@ -57,7 +57,7 @@ def cut(read: ReadModel, first: int, last: int) -> ov.Model:
 
 
 def caches_by_layer(model: ov.Model, found: Boundaries) -> dict[int, list[ov.Node]]:
-    """ReadValue nodes of each layer: those that lead to its attention op before any other."""
+    """ReadValue nodes of each layer: those that lead to its attention op, and to none of an earlier layer."""
     index = found.index
     caches: dict[int, list[ov.Node]] = {}
     for node in model.get_ordered_ops():
@@ -80,16 +80,20 @@ def _check_grows(cache: ov.Node) -> None:
 
 
 def _layer_of(cache: ov.Node, index: dict[str, int]) -> int:
-    todo, seen = [cache], set()
+    """The first layer that reads a cache; others may share it."""
+    todo, seen, found = [cache], set(), set()
     while todo:
-        node = todo.pop(0)
+        node = todo.pop()
         if name(node) in index:
-            return index[name(node)]
+            found.add(index[name(node)])
+            continue
         for child in data_children(node):
             if kind(child) != "Assign" and name(child) not in seen:
                 seen.add(name(child))
                 todo.append(child)
-    raise CutError(f"the state {variable(cache)} leads to no attention operation: this kind of layer cannot be cut")
+    if not found:
+        raise CutError(f"the state {variable(cache)} leads to no attention operation: this kind of layer cannot be cut")
+    return min(found)
 
 
 def _named_result(output: ov.Output) -> ov.Node:
@@ -155,6 +159,7 @@ def _check_inside(kept: list[ov.Node], mine: set[str], texts: set[str], layers: 
                 f"layers [{first}, {last}) read the cache {variable(node)} of another stage in {readers[0]}: "
                 "layers that share a cache must be on one stage"
             )
+    for node in kept:  # behind the caches: who reads those of the left reads their inputs too
         if name(node) in texts:
             readers = [child.get_friendly_name() for child in data_children(node)]
             raise CutError(f"layers [{first}, {last}) read the model's input in {readers[0]}: cannot be cut there")

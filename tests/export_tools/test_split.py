@@ -13,6 +13,7 @@ from export_tools.passes.boundaries import find_boundaries
 from export_tools.passes.cut import cut
 from export_tools.passes.graph import ancestors, kind, variable
 from export_tools.passes.head import pick_before_head
+from export_tools.passes.shapes import mend_broadcasts
 from export_tools.sources.open import open_source
 from export_tools.split import SplitOptions, split
 from tests.conftest import Shards
@@ -137,6 +138,7 @@ def share_cache(model: ov.Model, user: int, owner: int) -> None:
     attention = find_boundaries(model).attention
     for port in (1, 2):
         attention[user].input(port).replace_source_output(attention[owner].input_value(port))
+    mend_broadcasts(model)  # attention that shares its cache is not fused
     kept = {variable(node) for node in ancestors(model.get_results()) if kind(node) == "ReadValue"}
     for sink in [sink for sink in model.get_sinks() if variable(sink) not in kept]:
         model.remove_sink(sink)

@@ -2,14 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
 import pytest
-from typer.testing import CliRunner
 
 from engine.contract.manifest import load_manifest
-from export_tools.cli import app
 from tests.families.parity import run
 
 pytestmark = [pytest.mark.export, pytest.mark.filterwarnings("ignore")]
@@ -32,8 +31,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+def command(*words: str) -> Any:
+    from typer.testing import CliRunner  # noqa: PLC0415  warns at import, with the click of this environment
+
+    from export_tools.cli import app  # noqa: PLC0415
+
+    return CliRunner().invoke(app, words)
+
+
 def build(folder: Path, out: Path, *options: str) -> str:
-    result = CliRunner().invoke(app, ["build", str(folder), "--out", str(out), *options])
+    result = command("build", str(folder), "--out", str(out), *options)
     return result.output if result.exit_code else ""
 
 
@@ -52,7 +59,7 @@ def kinds(out: Path) -> set[str]:
         (["--weights", "f32"], {"f32"}),
         (["--weights", "f16"], {"f16"}),
         (["--weights", "int8"], {"u8"}),
-        (["--weights", "int4", "--group-size", "32"], {"i4", "i8"}),
+        (["--weights", "int4", "--group-size", "32"], {"i4", "u8"}),
         (["--weights", "int4", "--group-size", "32", "--asym"], {"u4", "u8"}),
     ],
 )
@@ -61,8 +68,8 @@ def test_weights_are_kept_in_what_was_asked_for(
 ) -> None:
     assert build(folder, tmp_path / "one", "--stages", "1", *options) == ""
     assert build(folder, tmp_path / "two", "--layers", "1,3", *options) == ""
-    assert kinds(tmp_path / "two") - {"f16", "f32"} == types - {"f16", "f32"}
-    assert types & {"f16", "f32"} == kinds(tmp_path / "two") & {"f16", "f32"} or types & {"i4", "u4", "u8"}
+    scales = set() if types <= {"f16", "f32"} else {"f16", "f32"}
+    assert kinds(tmp_path / "two") - scales == types
     assert load_manifest(tmp_path / "two").weights.get("kind", "f32") == options[1]
     (one, tokens), (two, again) = run(tmp_path / "one", "paged"), run(tmp_path / "two", "paged")
     assert tokens == again
@@ -71,7 +78,7 @@ def test_weights_are_kept_in_what_was_asked_for(
 
 def test_verify_compares_with_the_source_compressed_in_the_same_way(folder: Path, tmp_path: Path) -> None:
     assert build(folder, tmp_path / "out", "--stages", "2", "--weights", "int4", "--group-size", "32") == ""
-    result = CliRunner().invoke(app, ["verify", str(tmp_path / "out"), "--json"])
+    result = command("verify", str(tmp_path / "out"), "--json")
     assert json.loads(result.stdout)["largest_difference"] == 0, result.output
 
 
