@@ -132,11 +132,11 @@ def at_rows(probe: Probe, what: Callable[[Timing], float], rows: int) -> float:
 
 
 def memory_needed(task: Task, probe: Probe, first: int, last: int) -> float:
-    """Bytes of a stage on this worker: weights as the device keeps them, and KV cache for all users."""
+    """Bytes of a stage on this worker: weights as the device keeps them, KV cache for all users, what else it takes."""
     weights = task.weights
     size = sum(weights.layers[first:last]) + (weights.embedding if first == 0 else 0)
     size += weights.head if last == len(weights.layers) else 0
-    return size * probe.memory_per_weight + task.kv_bytes_per_layer * (last - first)
+    return probe.overhead + size * probe.memory_per_weight + task.kv_bytes_per_layer * (last - first)
 
 
 def _too_small(task: Task, probes: Sequence[Probe]) -> str:

@@ -1,19 +1,21 @@
 # pyright: basic
 """What does a layer cost on this machine? `stage-run --probe` measures one shard; `shard-export plan` reads it.
 
-Three or four parts of the shard are timed: all of it, its layers without embedding and head, half of these. Their
-differences say what one layer costs, what each step costs whatever its layers, and what embedding and head cost.
+Parts of the shard are timed in turns, so that what else the machine does meets them alike: some layers from its middle,
+half of these, the half with the embedding, the half with the head. Their differences say what each costs.
 """
 
 import logging
 import platform
 import statistics
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import openvino as ov
 import psutil
 
@@ -25,7 +27,7 @@ from engine.transport.base import Transport
 from export_tools.passes.cut import cut
 from stages.chain import make_rows
 from stages.checks import ShardShape
-from stages.loader import load_runner, make_runner, shard_shape
+from stages.loader import make_runner, shard_shape
 from stages.memory import measure_memory
 from stages.runner import Runner
 from stages.settings import MIB, RunnerOptions
@@ -33,49 +35,69 @@ from stages.settings import MIB, RunnerOptions
 CONTEXT: Final = 256  # tokens before each row
 VERIFY_TOKENS: Final = 5
 PREFILL_TOKENS: Final = 64  # as many as one step of profile exact takes
-SECONDS: Final = 1.0  # at least five steps, and as many as fit
-LEAST_REPEATS: Final = 5
+SECONDS: Final = 10.0  # of measuring, or LEAST_TURNS where these take longer
+LEAST_TURNS: Final = 5
+MOST_LAYERS: Final = 6  # of half a middle
 HOPS: Final = 50
 log = logging.getLogger("shardline.stage")
-Milliseconds = dict[tuple[Load, int, int], float]  # by load, rows, tokens of each row
+Key = tuple[Load, int, int]  # rows, tokens of each row
+Milliseconds = dict[Key, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One kind of step, ready to run again and again."""
+
+    key: Key
+    rows: Rows
+    value: npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Layers of a shard, counted within it, that are timed."""
+    """Ranges of layers, counted within a shard, that are timed. `front` and `tail` have as many as `half`, and one."""
 
-    layers: int
-    first: int  # the middle: [first, last), without embedding and head
-    last: int
-    half: int  # of the middle
+    half: tuple[int, int]
+    middle: tuple[int, int]  # twice as many
+    front: tuple[int, int] | None  # with the embedding
+    tail: tuple[int, int] | None  # with the head
+
+    @property
+    def layers(self) -> int:
+        """Of `half`."""
+        return self.half[1] - self.half[0]
+
+    @property
+    def all(self) -> tuple[tuple[int, int], ...]:
+        """Those that there are."""
+        return tuple(part for part in (self.half, self.middle, self.front, self.tail) if part is not None)
 
 
 def parts_of(shape: ShardShape, layers: int) -> Parts:
     """Raises UsageError for a shard that is too short to tell its parts apart."""
-    first, last = int(shape.first), layers - int(shape.last)
-    if last - first < 2:
+    begin, end = int(shape.first), layers - int(shape.last)
+    half = min((end - begin) // 2, MOST_LAYERS)
+    if half < 1:
         raise UsageError(f"a shard of {layers} layers cannot be probed: split the model into fewer stages for that")
-    return Parts(layers, first, last, (last - first) // 2)
+    return Parts(
+        half=(begin, begin + half),
+        middle=(begin, begin + 2 * half),
+        front=(0, half + 1) if shape.first else None,
+        tail=(layers - half - 1, layers) if shape.last else None,
+    )
 
 
-def separate(
-    parts: Parts, whole: Milliseconds, front: Milliseconds | None, middle: Milliseconds, half: Milliseconds
-) -> tuple[Timing, ...]:
-    """Times of a shard's parts, by what costs them. `front`: all but the head, of a shard with an embedding.
-
-    No time is less than nothing: where noise says so, the rest is the layers'.
-    """
+def separate(parts: Parts, times: Mapping[tuple[int, int], Milliseconds]) -> tuple[Timing, ...]:
+    """Times by what costs them, from those of the parts. None is less than nothing: so much for noise."""
     timings: list[Timing] = []
-    count = parts.last - parts.first
-    for key, time_of_middle in middle.items():
-        fixed = max(0.0, time_of_middle - count * (time_of_middle - half[key]) / (count - parts.half))
-        fixed = min(fixed, 0.9 * time_of_middle)
-        layer = (time_of_middle - fixed) / count
-        embedding = head = None
-        if front is not None:
-            embedding = max(0.0, front[key] - fixed - layer * parts.last)
-        if parts.last < parts.layers:
-            head = max(0.0, whole[key] - fixed - layer * parts.layers - (embedding or 0.0))
+    for key, middle in times[parts.middle].items():
+        half = times[parts.half][key]
+        fixed = min(max(0.0, 2 * half - middle), 0.9 * middle)
+        layer = (middle - fixed) / (2 * parts.layers)
+        base = fixed + layer * (parts.layers + 1)
+        embedding, head = (
+            None if part is None else max(0.0, times[part][key] - base) for part in (parts.front, parts.tail)
+        )
         load, rows, tokens = key
         timings.append(
             Timing(load=load, rows=rows, tokens=tokens, layer=layer, fixed=fixed, embedding=embedding, head=head)
@@ -84,26 +106,31 @@ def separate(
 
 
 def probe_shard(folder: Path, manifest: Manifest, index: int, options: RunnerOptions, name: str) -> Probe:
-    """Measure one stage of a split whose files have been checked; takes up to a minute.
+    """Measure one stage of a split whose files have been checked; takes half a minute.
 
     Raises UsageError for a shard that is too short, and what `load_runner` raises.
     """
     stage, shape = stage_manifest(manifest, index), shard_shape(manifest, index)
     parts = parts_of(shape, stage.last_layer - stage.first_layer)
-    options = replace(options, kv_bytes=_pool(manifest), slots=4)
-    memory, process = measure_memory().spare, psutil.Process()
-    before = process.memory_info().rss
-    log.info("loading the shard")
-    whole = _timed(load_runner(folder, manifest, index, options), shape)
-    grown = whole.resident - before
-    times = [whole.times]
-    ranges = [(0, parts.last)] if shape.first and shape.last else []
-    ranges += [(parts.first, parts.last), (parts.first, parts.first + parts.half)]
-    for first, last in ranges:
-        log.info("measuring %d of its %d layers", last - first, parts.layers)
-        within = replace(shape, first=shape.first and first == 0, last=False)
-        times.append(_timed(_part(folder / stage.model, manifest, within, (first, last), options), within).times)
-    front = (times[1] if shape.last else times[0]) if shape.first else None
+    options = replace(options, kv_bytes=_pool(manifest), slots=2)
+    memory = measure_memory().spare
+    opened: dict[tuple[int, int], tuple[Runner, list[Step]]] = {}
+    resident, weights = [_resident()], [0]
+    for part in parts.all:
+        log.info("loading layers [%d, %d) of the shard", *part)
+        model = _read_part(folder / stage.model, part)
+        weights.append(_weight_bytes(model))
+        within = replace(shape, first=shape.first and part == parts.front, last=shape.last and part == parts.tail)
+        runner = make_runner(ov.Core(), model, within, manifest, options, "cannot load a part of the shard")
+        del model
+        opened[part] = runner, steps_for(runner, within)
+        resident.append(_resident())
+    log.info("measuring")
+    times = _in_turns(opened)
+    for runner, _ in opened.values():
+        runner.close()
+    grown = (resident[-1] - resident[1]) / max(sum(weights[2:]), 1)  # the first one also loads libraries
+    per_weight = max(1.0, grown)
     return Probe(
         name=name or platform.node() or "worker",
         model=manifest.slug,
@@ -114,9 +141,10 @@ def probe_shard(folder: Path, manifest: Manifest, index: int, options: RunnerOpt
         profile=options.profile,
         threads=options.threads,
         context=CONTEXT,
-        timings=separate(parts, times[0], front, times[-2], times[-1]),
+        timings=separate(parts, times),
         memory=memory,
-        memory_per_weight=max(1.0, grown / max(stage.weight_bytes, 1)),
+        memory_per_weight=per_weight,
+        overhead=max(0, int(resident[1] - resident[0] - per_weight * weights[1])),
         hop_ms=None,
     )
 
@@ -138,57 +166,58 @@ def _pool(manifest: Manifest) -> int:
     return manifest.kv_bytes_per_token * 17 * (CONTEXT + 2 * PREFILL_TOKENS) + 64 * MIB
 
 
-def _part(path: Path, manifest: Manifest, shape: ShardShape, layers: tuple[int, int], options: RunnerOptions) -> Runner:
+def _read_part(path: Path, layers: tuple[int, int]) -> ov.Model:
     core = ov.Core()
-    model = cut(lambda: core.read_model(path), *layers)
-    return make_runner(core, model, shape, manifest, options, "cannot load a part of the shard")
+    return cut(lambda: core.read_model(path), *layers)
 
 
-@dataclass(frozen=True, slots=True)
-class _Timed:
-    times: Milliseconds
-    resident: int  # bytes of the process while it was loaded
+def _weight_bytes(model: ov.Model) -> int:
+    return sum(node.get_byte_size() for node in model.get_ops() if node.get_type_name() == "Constant")
 
 
-def _timed(runner: Runner, shape: ShardShape) -> _Timed:
-    try:
-        return _Timed(_measure(runner, shape), psutil.Process().memory_info().rss)
-    finally:
-        runner.close()
+def _resident() -> int:
+    """Bytes of this process in memory."""
+    return psutil.Process().memory_info().rss
 
 
-def _measure(runner: Runner, shape: ShardShape) -> Milliseconds:
-    can = runner.capabilities
-    loads: list[tuple[Load, int, int]] = [("verify", 1, VERIFY_TOKENS), ("prefill", 1, PREFILL_TOKENS)]
-    loads += [("decode", rows, can.min_row_tokens) for rows in _rows(can.slots)]
-    noise = np.random.default_rng(0)
+def steps_for(runner: Runner, shape: ShardShape) -> list[Step]:
+    """Every kind of step that is measured, behind a context that the runner then holds."""
+    can, noise = runner.capabilities, np.random.default_rng(0)
+    per_slot = -(-(CONTEXT + PREFILL_TOKENS) // can.block_size) if can.block_size else 0
 
-    def step(rows: int, start: int, tokens: int, picked: int) -> tuple[Rows, np.ndarray]:
-        lines = [(slot, start, tokens, 0, picked) for slot in range(rows)]
+    def step(load: Load, rows: int, tokens: int, start: int = CONTEXT) -> Step:
         value: Any = noise.standard_normal((rows * tokens, shape.hidden_size), np.float32)
         if shape.first:
             value = noise.integers(0, shape.vocabulary, rows * tokens).astype(np.int32)
-        per_slot = -(-(CONTEXT + PREFILL_TOKENS) // can.block_size) if can.block_size else 0
-        return make_rows(lines, can.block_size, per_slot), value
+        picked = {"decode": 1, "verify": tokens, "prefill": 0}[load]
+        lines = [(slot, start, tokens, 0, picked) for slot in range(rows)]
+        return Step((load, rows, tokens), make_rows(lines, can.block_size, per_slot), value)
 
+    decode_rows = (1, 2) if can.slots else (1, 4, 16)  # a runner with slots computes one after the other
     for start in range(0, CONTEXT, PREFILL_TOKENS):
-        runner.infer(*step(_rows(can.slots)[-1] if can.slots else 1, start, PREFILL_TOKENS, 0))
-    picks = {"decode": 1, "verify": VERIFY_TOKENS, "prefill": 0}
-    return {(load, n, tokens): _median(runner, *step(n, CONTEXT, tokens, picks[load])) for load, n, tokens in loads}
+        before = step("prefill", decode_rows[-1] if can.slots else 1, PREFILL_TOKENS, start)
+        runner.infer(before.rows, before.value)
+    return [
+        *(step("decode", rows, can.min_row_tokens) for rows in decode_rows),
+        step("verify", 1, VERIFY_TOKENS),
+        step("prefill", 1, PREFILL_TOKENS),
+    ]
 
 
-def _rows(slots: int) -> tuple[int, ...]:
-    """Numbers of decode rows. A runner with slots computes one after the other."""
-    return (1, 2) if slots else (1, 4, 16)
-
-
-def _median(runner: Runner, rows: Rows, value: np.ndarray) -> float:
-    """Milliseconds of one step, warm."""
-    runner.infer(rows, value)
-    samples: list[float] = []
+def _in_turns(opened: Mapping[tuple[int, int], tuple[Runner, list[Step]]]) -> dict[tuple[int, int], Milliseconds]:
+    """The lower quartile of each part and kind of step: what it takes when little else is in the way."""
+    samples = {part: {step.key: list[float]() for step in steps} for part, (_, steps) in opened.items()}
     until = time.monotonic() + SECONDS
-    while len(samples) < LEAST_REPEATS or time.monotonic() < until:
-        began = time.perf_counter()
-        runner.infer(rows, value)
-        samples.append((time.perf_counter() - began) * 1e3)
-    return statistics.median(samples)
+    turns = -1  # the first warms up
+    while turns < LEAST_TURNS or time.monotonic() < until:
+        turns += 1
+        for part, (runner, steps) in opened.items():
+            for step in steps:
+                began = time.perf_counter()
+                runner.infer(step.rows, step.value)
+                if turns:
+                    samples[part][step.key].append((time.perf_counter() - began) * 1e3)
+    return {
+        part: {key: statistics.quantiles(found, n=4)[0] for key, found in kinds.items()}
+        for part, kinds in samples.items()
+    }

@@ -42,6 +42,7 @@ class Probe:
     timings: tuple[Timing, ...]
     memory: int  # for weights and KV cache: free before loading, the system's reserve left out
     memory_per_weight: float  # bytes taken for each byte of weights, 1 or more: devices keep them in forms of their own
+    overhead: int  # taken whatever the weights
     hop_ms: float | None  # to the broker and back; None: no broker was there
 
     def dumps(self) -> bytes:

@@ -31,6 +31,7 @@ def probe(name: str, *timings: Timing, memory: int = 64 * GIB, hop_ms: float | N
         timings=timings,
         memory=memory,
         memory_per_weight=1.0,
+        overhead=0,
         hop_ms=hop_ms,
     )
 
@@ -113,6 +114,7 @@ def test_the_cache_of_all_users_counts_as_memory() -> None:
     # 1000 bytes of weights, and 10 layers x 1 byte x users x 100 tokens
     assert memory_needed(task(users=3), FAST, 0, 10) == 4000
     assert memory_needed(replace(task(users=3), kv_precision="f16"), FAST, 0, 10) == 2500
+    assert memory_needed(task(users=3), replace(FAST, memory_per_weight=2.0, overhead=7), 0, 10) == 5007
     with pytest.raises(UsageError, match="lower --users"):
         plan_fleet(task(users=3), [replace(FAST, memory=3999)], "throughput")
 

@@ -127,7 +127,7 @@ def random_model(family: str) -> Any:
 
 
 def export(family: str, folder: Path) -> Any:
-    """Write the family's model to `folder` as optimum-intel does; the model itself comes back."""
+    """Write the family's model to `folder` as optimum-intel does; the model itself comes back, unless it is refused."""
     if family in OLDER:
         subprocess.run(
             [sys.executable, "-m", __name__, family, str(folder)],
@@ -136,6 +136,8 @@ def export(family: str, folder: Path) -> Any:
             capture_output=True,
             timeout=120,
         )
+        if family in REFUSED:
+            return None
         return tr.AutoModelForCausalLM.from_pretrained(folder / "huggingface").eval()
     model = random_model(family)
     convert(model, folder)
@@ -152,4 +154,5 @@ def convert(model: Any, folder: Path) -> None:
 if __name__ == "__main__":
     made = random_model(sys.argv[1])
     convert(made, Path(sys.argv[2]))
-    made.save_pretrained(Path(sys.argv[2]) / "huggingface")
+    if sys.argv[1] in FAMILIES:
+        made.save_pretrained(Path(sys.argv[2]) / "huggingface")

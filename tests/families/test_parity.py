@@ -35,8 +35,8 @@ FAMILIES = (
     "gemma3",
 )
 BOUND = 3e-5  # of the largest logit: transformers against OpenVINO, both f32
-# Where one attention is a shard's only one, the plugin rounds Gemma 2's last bit otherwise (stateful only).
-ROUNDED = {("gemma2", "stateful"): 5e-6}
+# Where an attention of theirs is a shard's only one, the plugin rounds the last bit otherwise (stateful only).
+ROUNDED = {("gemma2", "stateful"): 5e-6, ("gemma3", "stateful"): 5e-6}
 
 
 @dataclass(frozen=True)

@@ -21,32 +21,47 @@ def took(milliseconds: float) -> Milliseconds:
 
 @pytest.mark.parametrize(
     ("first", "last", "parts"),
-    [(True, True, Parts(10, 1, 9, 4)), (True, False, Parts(10, 1, 10, 4)), (False, False, Parts(10, 0, 10, 5))],
+    [
+        (True, True, Parts((1, 5), (1, 9), (0, 5), (5, 10))),
+        (True, False, Parts((1, 5), (1, 9), (0, 5), None)),
+        (False, False, Parts((0, 5), (0, 10), None, None)),
+    ],
 )
 def test_embedding_and_head_are_left_out_of_the_middle(first: bool, last: bool, parts: Parts) -> None:
     assert parts_of(shape(first=first, last=last), 10) == parts
 
 
 def test_a_shard_of_too_few_layers_cannot_be_told_apart() -> None:
-    assert parts_of(shape(first=True, last=True), 4) == Parts(4, 1, 3, 1)
+    assert parts_of(shape(first=True, last=True), 4) == Parts((1, 2), (1, 3), (0, 2), (2, 4))
     with pytest.raises(UsageError, match="fewer stages"):
         parts_of(shape(first=True, last=True), 3)
 
 
+def test_a_long_shard_is_measured_in_part() -> None:
+    assert parts_of(shape(first=False, last=False), 80) == Parts((0, 6), (0, 12), None, None)
+
+
+def times(half: float, middle: float, front: float = 0.0, tail: float = 0.0) -> dict[tuple[int, int], Milliseconds]:
+    return {(1, 5): took(half), (1, 9): took(middle), (0, 5): took(front), (5, 10): took(tail)}
+
+
+WHOLE = Parts((1, 5), (1, 9), (0, 5), (5, 10))
+
+
 def test_the_parts_of_a_time_are_found_again() -> None:
     # 2 ms a layer, 3 ms a step, 0.5 ms for the embedding, 7 ms for the head
-    (timing,) = separate(Parts(10, 1, 9, 4), took(30.5), took(21.5), took(19.0), took(11.0))
+    (timing,) = separate(WHOLE, times(11.0, 19.0, 13.5, 20.0))
     assert (timing.layer, timing.fixed, timing.embedding, timing.head) == (2.0, 3.0, 0.5, 7.0)
 
 
 def test_a_shard_in_the_middle_has_neither_embedding_nor_head() -> None:
-    (timing,) = separate(Parts(10, 0, 10, 5), took(20.0), None, took(20.0), took(10.0))
+    (timing,) = separate(Parts((1, 5), (1, 9), None, None), times(8.0, 16.0))
     assert (timing.layer, timing.fixed, timing.embedding, timing.head) == (2.0, 0.0, None, None)
 
 
 @pytest.mark.parametrize("half", [0.1, 9.0, 25.0])
 def test_noise_makes_no_time_negative(half: float) -> None:
-    (timing,) = separate(Parts(10, 1, 9, 4), took(1.0), took(1.0), took(19.0), took(half))
+    (timing,) = separate(WHOLE, times(half, 19.0, 1.0, 1.0))
     assert min(timing.layer, timing.fixed, timing.embedding or 0.0, timing.head or 0.0) >= 0
     assert timing.layer > 0
 
