@@ -61,7 +61,7 @@ $(EXPORT): pyproject.toml
 	@touch $@
 
 test-export: $(EXPORT)
-	SHARDLINE_OLDER_TRANSFORMERS=$(abspath $(OLDER)) $(EXPORT_VENV)/bin/python -m pytest -m export
+	SHARDLINE_OLDER_TRANSFORMERS=$(abspath $(OLDER)) $(EXPORT_VENV)/bin/python -m pytest -m export tests/families
 
 bench: $(DEV)
 	$(BIN)/python -m bench.parity
