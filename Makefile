@@ -4,14 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
+EXPORT_VENV := .venv-export
+EXPORT := $(EXPORT_VENV)/.installed
+OLDER := $(EXPORT_VENV)/older-transformers
 WORKERS := -n 2 --dist loadgroup --no-loadscope-reorder
 PATHS := engine stages export_tools tests bench
 
-.PHONY: help setup demo test unit check format bench clean
+.PHONY: help setup demo test test-export unit check format bench clean
 
 help:
 	@echo "make demo    a real model in two shards answers four prompts on this machine"
 	@echo "make test    static checks and all tests, with a real broker and the real model (minutes)"
+	@echo "make test-export  small models of every family through optimum-intel; its own environment (6 GB, minutes)"
 	@echo "make unit    tests of single parts, without broker and model (seconds)"
 	@echo "make check   formatting, lint, spelling, types"
 	@echo "make bench   parity and pipeline benchmarks (minutes; wants an idle machine)"
@@ -49,6 +53,16 @@ unit: $(DEV)
 test: check
 	$(BIN)/python -m pytest $(WORKERS)
 
+$(EXPORT): pyproject.toml
+	@test -x $(EXPORT_VENV)/bin/python || $(PYTHON) -m venv $(EXPORT_VENV)
+	@echo "installing torch and optimum-intel into $(EXPORT_VENV) (6 GB)"
+	@$(EXPORT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,export]'
+	@$(EXPORT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(OLDER) 'transformers==5.0.*'
+	@touch $@
+
+test-export: $(EXPORT)
+	SHARDLINE_OLDER_TRANSFORMERS=$(abspath $(OLDER)) $(EXPORT_VENV)/bin/python -m pytest -m export tests/families
+
 bench: $(DEV)
 	$(BIN)/python -m bench.parity
 	$(BIN)/python -m bench.pipeline
@@ -60,4 +74,4 @@ bench: $(DEV)
 	$(BIN)/python -m bench.kv_precision
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(EXPORT_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
 import typer
@@ -11,7 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from engine.contract.errors import ShardlineError, UsageError
+from engine.contract.probe import load_probe
 from engine.service import fail
+from export_tools.fleet import plan_fleet
+from export_tools.placement import Goal
+
+if TYPE_CHECKING:
+    from export_tools.compress import WeightOptions
 
 app = typer.Typer(
     add_completion=False,
@@ -37,7 +44,40 @@ def split(
     _run(lambda: _split(source, out, stages, layers, name, not no_beam_gather, force))
 
 
-def _split(source: Path, out: Path, stages: int, layers: str, name: str, beam_gather: bool, force: bool) -> None:
+@app.command()
+def build(
+    source: Annotated[Path, typer.Argument(help="Hugging Face folder with safetensors, or what split takes.")],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    stages: Annotated[int, typer.Option(min=0, help="How many shards.")] = 0,
+    layers: Annotated[str, typer.Option(help="Layers per stage, e.g. 18,12, instead of an even plan.")] = "",
+    weights: Annotated[Literal["f32", "f16", "int8", "int4"], typer.Option(help="What weights are kept in.")] = "int8",
+    group_size: Annotated[int, typer.Option(help="int4: weights that share a scale; -1: all of a row.")] = 128,
+    ratio: Annotated[float, typer.Option(help="int4: share of the layers in 4 bits, the others in 8.")] = 1.0,
+    asym: Annotated[bool, typer.Option("--asym", help="int4: with zero points, closer and slower.")] = False,
+    name: Annotated[str, typer.Option(help="Model name; goes into subjects.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
+) -> None:
+    """Convert SOURCE, compress its weights, cut it into shards. Needs pip install 'shardline[export]'."""
+    from export_tools.compress import WeightOptions  # noqa: PLC0415  loads OpenVINO: not for --help
+
+    def run() -> None:
+        wanted = WeightOptions(kind=weights, group_size=group_size, ratio=ratio, asymmetric=asym)
+        _split(source, out, stages, layers, name, True, force, wanted)
+
+    _run(run)
+
+
+def _split(
+    source: Path,
+    out: Path,
+    stages: int,
+    layers: str,
+    name: str,
+    beam_gather: bool,
+    force: bool,
+    weights: "WeightOptions | None" = None,
+) -> None:
+    from export_tools.compress import WeightOptions  # noqa: PLC0415
     from export_tools.sources.open import open_source  # noqa: PLC0415  loads OpenVINO: not for --help
     from export_tools.split import SplitOptions  # noqa: PLC0415
     from export_tools.split import split as write  # noqa: PLC0415
@@ -47,11 +87,46 @@ def _split(source: Path, out: Path, stages: int, layers: str, name: str, beam_ga
     if not stages and not counts:
         raise UsageError("how many shards? give --stages N, or --layers 18,12")
     options = SplitOptions(out=out, stages=stages, layers=counts, name=name, beam_gather=beam_gather, force=force)
+    options = replace(options, weights=weights or WeightOptions())
     options.check_target()
     say(f"reading {source}", highlight=False)
     with open_source(source) as opened:
         manifest = write(opened, options, lambda line: say(line, highlight=False))
     print(f"{out}: {manifest.slug}, {len(manifest.stages)} stages, split {manifest.split[:12]}")
+
+
+@app.command()
+def plan(
+    model: Annotated[Path, typer.Argument(help="Folder written by split, or what split takes.")],
+    probes: Annotated[list[Path], typer.Argument(help="What 'stage-run --probe' printed on each machine.")],
+    users: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 8,
+    context: Annotated[int, typer.Option(min=1, help="Tokens of each, prompt and answer.")] = 2048,
+    goal: Annotated[
+        Literal["throughput", "latency"], typer.Option(help="Tokens of all, or of one alone.")
+    ] = "throughput",
+    kv_precision: Annotated[Literal["f32", "f16", "u8"], typer.Option(help="Of the KV cache.")] = "f32",
+    hop_ms: Annotated[float, typer.Option(min=0, help="One hop, where no probe reached a broker.")] = 0.5,
+    keep_order: Annotated[bool, typer.Option("--keep-order", help="Stages in the order of the probes.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Also the next best, and where the time goes.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+) -> None:
+    """Which layers to which machine? Exact, for unequal ones, within their memory. Writes nothing."""
+    wishes = {"users": users, "context": context, "kv_precision": kv_precision, "hop_ms": hop_ms}
+    _run(lambda: _plan(model, probes, wishes, goal, keep_order, explain, json))
+
+
+def _plan(
+    model: Path, paths: list[Path], wishes: dict[str, Any], goal: Goal, keep_order: bool, explain: bool, json: bool
+) -> None:
+    from export_tools.plan_report import make_task, placement_dict, show  # noqa: PLC0415  loads OpenVINO
+
+    probes = [load_probe(path) for path in paths]
+    task = make_task(model, probes, **wishes)
+    found = plan_fleet(task, probes, goal, keep_order=keep_order)
+    if json:
+        print(orjson.dumps([placement_dict(task, probes, one) for one in (found if explain else found[:1])]).decode())
+    else:
+        show(task, probes, found, model, explain=explain)
 
 
 def _counts(layers: str) -> tuple[int, ...]:

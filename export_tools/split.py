@@ -6,7 +6,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -15,12 +15,13 @@ import openvino as ov
 
 from engine.contract.errors import CutError, UsageError
 from engine.contract.manifest import SCHEMA, Manifest, StageManifest, digest_file
+from export_tools.compress import AS_THEY_ARE, WeightOptions, compress_source
 from export_tools.passes.beam_gather import inject_beam_gather, remove_beam_gather
 from export_tools.passes.boundaries import find_boundaries
 from export_tools.passes.cut import cut
 from export_tools.passes.graph import kind
 from export_tools.passes.head import find_head
-from export_tools.plan import even_plan, explicit_plan
+from export_tools.plan import Weights, even_plan, explicit_plan
 from export_tools.sources.source import Source
 from export_tools.weigh import weigh
 
@@ -37,6 +38,7 @@ class SplitOptions:
     layers: tuple[int, ...] = ()  # explicit layers per stage, instead of an even plan
     name: str = ""
     beam_gather: bool = True
+    weights: WeightOptions = AS_THEY_ARE
     force: bool = False
 
     def check_target(self) -> None:
@@ -50,11 +52,15 @@ def split(source: Source, options: SplitOptions, say: Say) -> Manifest:
     options.check_target()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     core = ov.Core()
-    whole = core.read_model(source.model)
-    plan = _plan(whole, options)
     with tempfile.TemporaryDirectory(
         prefix=f".{options.out.name}-", dir=options.out.parent, ignore_cleanup_errors=True
     ) as temporary:
+        if options.weights.kind != "f32":
+            say(f"compressing its weights to {options.weights.kind}")
+            source = compress_source(source, options.weights, Path(temporary) / "compressed")
+        whole = core.read_model(source.model)
+        weights = weigh(whole)
+        plan = _plan(weights, options)
         folder = Path(temporary) / "split"
         folder.mkdir()
         stages = []
@@ -62,7 +68,13 @@ def split(source: Source, options: SplitOptions, say: Say) -> Manifest:
             stages.append(_write_stage(core, source, folder, index, first, last, options.beam_gather))
             size = stages[-1].weight_bytes / 2**20
             say(f"stage {index}: layers [{first}, {last}), {size:.0f} MiB")
-        manifest = _manifest(whole, source, folder, tuple(stages), options)
+        manifest = replace(
+            _manifest(whole, source, folder, tuple(stages), options),
+            weights={} if options.weights.kind == "f32" else options.weights.as_dict(),
+            layer_bytes=weights.layers,
+            embedding_bytes=weights.embedding,
+            head_bytes=weights.head,
+        )
         manifest.save(folder)
         if options.out.exists():
             shutil.rmtree(options.out)
@@ -70,8 +82,7 @@ def split(source: Source, options: SplitOptions, say: Say) -> Manifest:
     return manifest
 
 
-def _plan(whole: ov.Model, options: SplitOptions) -> tuple[tuple[int, int], ...]:
-    weights = weigh(whole)
+def _plan(weights: Weights, options: SplitOptions) -> tuple[tuple[int, int], ...]:
     if not options.layers:
         return even_plan(weights, options.stages)
     if options.stages not in (0, len(options.layers)):

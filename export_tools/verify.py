@@ -3,7 +3,7 @@
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from engine.contract.errors import ManifestError
 from engine.contract.manifest import Manifest, check_files, load_manifest
+from export_tools.compress import WeightOptions
 from export_tools.narrow import narrow_stage
 from export_tools.passes.fusion import Fusion, read_fusion
 from export_tools.sources.open import open_source
@@ -72,6 +73,7 @@ def _whole(folder: Path, manifest: Manifest, against: Path | None, target: Path)
         if source.digest != manifest.source_digest:
             raise ManifestError(f"{source_path} is not what this split was made from (sha256 differs)")
         options = SplitOptions(out=target, stages=1, name=manifest.name, beam_gather=manifest.beam_gather)
+        options = replace(options, weights=WeightOptions(**manifest.weights))  # as the split was compressed
         whole = split(source, options, lambda _: None)
     if (head := read_head_tokens(folder, manifest.stages[0])) is not None:
         narrow_stage(target, whole, head)

@@ -2,12 +2,15 @@
 
 import asyncio
 import functools
+from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from engine.contract.errors import BrokerError
 from engine.contract.manifest import Manifest, load_manifest
 from engine.options import DEFAULT_NATS, Cores, Deployment, Device, JsonLogs, Nats, Threads
 from engine.service import configure_logging, run_process, serve
@@ -16,12 +19,14 @@ from engine.transport.subjects import Subjects
 from stages.config import StageConfig, parse_cores, parse_kv_memory
 from stages.cores import pin_to
 from stages.heartbeat import Loaded
-from stages.identity import identify
+from stages.identity import identify, new_incarnation
 from stages.loader import check_shard, load_runner, shard_shape
+from stages.probe import measure_hop, probe_shard
 from stages.selftest import self_test
 from stages.settings import RunnerOptions
 from stages.worker import StageWorker
 
+BROKER_SECONDS: Final = 2.0  # a probe does not wait longer for one
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -68,10 +73,14 @@ def run(
     cache: Annotated[Path | None, typer.Option(help="Keep compiled models here for the next start.")] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to finish steps after SIGTERM.")] = 10.0,
     json_logs: JsonLogs = False,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Serve nothing: measure this machine, print JSON for shard-export plan.")
+    ] = False,
+    name: Annotated[str, typer.Option(help="With --probe: the name of this worker in plans, else the host's.")] = "",
 ) -> None:
     """Serve one shard: compute its steps in order and send them on. SIGTERM drains."""
     run_process(
-        lambda: serve_stage(
+        lambda: (functools.partial(probe_stage, name=name) if probe else serve_stage)(
             StageConfig(
                 index=index,
                 shards=shards,
@@ -113,6 +122,22 @@ async def serve_stage(config: StageConfig) -> None:
             announce=lambda line: print(line, flush=True),
         )
         await serve(worker, grace=config.grace)
+
+
+async def probe_stage(config: StageConfig, *, name: str) -> None:
+    """Measure one shard on this machine, and the way to the broker if there is one; print JSON."""
+    configure_logging(json=config.json_logs)
+    if config.cores:
+        pin_to(config.cores)
+    manifest = load_manifest(config.shards)
+    await asyncio.to_thread(check_shard, config.shards, manifest, config.index)
+    found = await asyncio.to_thread(probe_shard, config.shards, manifest, config.index, config.runner, name)
+    with suppress(BrokerError):
+        async with connect(config.nats, name=f"probe-{config.index}", wait=BROKER_SECONDS) as transport:
+            subject = Subjects(config.deployment, manifest.slug).probe(new_incarnation())
+            hop = await measure_hop(transport, subject, size=2 * 4 * manifest.hidden_size)
+            found = replace(found, hop_ms=hop)
+    print(found.dumps().decode())
 
 
 def load_shard(config: StageConfig, manifest: Manifest) -> Loaded:

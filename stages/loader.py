@@ -6,15 +6,17 @@ from pathlib import Path
 
 import openvino as ov
 
-from engine.contract.errors import DeviceError, UsageError
+from engine.contract.errors import CutError, DeviceError, UsageError
 from engine.contract.manifest import Manifest, StageManifest, check_files, stage_manifest
 from export_tools.passes.head import pick_before_head
 from export_tools.passes.paged import to_paged
+from export_tools.passes.window import has_window
 from stages.checks import ShardShape
 from stages.memory import KvShare, measure_memory, pool_bytes
 from stages.openvino_errors import device_errors
 from stages.paged import PagedRunner, block_of
 from stages.settings import MIB, RunnerOptions, compile_properties, max_step_tokens, min_row_tokens
+from stages.slot import NO_SPARE
 from stages.stateful import StatefulRunner, sequence_axes
 
 
@@ -48,6 +50,13 @@ def load_runner(folder: Path, manifest: Manifest, index: int, options: RunnerOpt
         core = ov.Core()
         _check_device(core, options)
         model = core.read_model(folder / stage.model)
+    return make_runner(core, model, shape, manifest, options, doing)
+
+
+def make_runner(
+    core: ov.Core, model: ov.Model, shape: ShardShape, manifest: Manifest, options: RunnerOptions, doing: str
+) -> PagedRunner | StatefulRunner:
+    """A runner for a shard as it was read, or for part of one. Changes `model`. Raises CutError, DeviceError."""
     if options.kind == "paged":
         return _paged(core, model, shape, manifest, options, doing)
     return _stateful(core, model, shape, manifest, options, doing)
@@ -80,15 +89,18 @@ def _paged(
 def _stateful(
     core: ov.Core, model: ov.Model, shape: ShardShape, manifest: Manifest, options: RunnerOptions, doing: str
 ) -> StatefulRunner:
+    axes, windows = sequence_axes(model), has_window(model)
+    if windows and len(axes) < len(model.get_sinks()):
+        raise CutError("layers with a sliding window, and a cache that cannot be compacted: use --runner paged")
     if shape.last:
         pick_before_head(model, axis=1)
     return StatefulRunner(
         _compiler(core, model, options, doing),
-        sequence_axes(model),
+        axes,
         shape,
         slots=options.slots,
         context_length=manifest.context_length,
-        spare=options.spare,
+        spare=NO_SPARE if windows else options.spare,
     )
 
 

@@ -26,6 +26,7 @@ class Spare:
 
 
 SPARE: Final = Spare()
+NO_SPARE: Final = Spare(fixed=0, per_tokens=1 << 62)  # rejected tokens leave at once
 
 
 class SlotMask:

@@ -1,7 +1,7 @@
 # pyright: basic
 """Runs a shard as the paper does: one infer request per slot keeps a sequence's state; rejected tokens are masked out.
 
-On models with sliding windows a masked position still takes a place in the window; paged has no such limit.
+On models with sliding windows a masked position would take a place in the window: there every rejection compacts.
 """
 
 from collections.abc import Callable, Sequence

@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,11 @@ LONGEST = ("test_speculation.py", "test_sampling.py", "test_equality.py", "test_
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Groups for the workers, and their order; a run without workers keeps its own."""
+    """Groups for the workers, and their order; a run without workers keeps its own. Without torch no export tests."""
+    if find_spec("torch") is None and config.option.markexpr != "export":
+        for item in items:
+            if item.get_closest_marker("export"):
+                item.add_marker(pytest.mark.skip(reason="needs torch: make test-export"))
     if not hasattr(config, "workerinput"):
         return
     for item in items:

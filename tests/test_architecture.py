@@ -31,6 +31,8 @@ LIBRARIES: dict[str, set[str]] = {  # library -> where it may be imported
     "openvino_genai": {"engine.decoder.tokenizer", "export_tools"},
     "llguidance": {"engine.decoder"},
     "torch": {"export_tools"},
+    "optimum": {"export_tools"},
+    "nncf": {"export_tools"},
 }
 DATA = ROOT / "engine" / "local" / "data"  # goes along with the package, is not imported
 MAX_LINES = 300

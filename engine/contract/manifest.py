@@ -61,6 +61,10 @@ class Manifest:
     generation_defaults: dict[str, Any] = field(default_factory=dict[str, Any])
     hidden_dtype: Literal["f32"] = "f32"
     versions: dict[str, str] = field(default_factory=dict[str, str])  # openvino, shardline
+    weights: dict[str, Any] = field(default_factory=dict[str, Any])  # how build compressed the source; {}: it did not
+    layer_bytes: tuple[int, ...] = ()  # of weights, all layers; (): made by an older shardline
+    embedding_bytes: int = 0
+    head_bytes: int = 0
     drafts_for: str = ""  # of a draft model: digest of the tokenizer it was compared with (tokenizer_digest)
 
     def save(self, folder: Path) -> None:

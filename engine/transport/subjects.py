@@ -47,6 +47,10 @@ class Subjects:
         """Questions to a draft model on another machine (request/reply)."""
         return f"{self.root}.draft"
 
+    def probe(self, incarnation: Incarnation | int) -> str:
+        """What a worker sends to itself, to measure the way to the broker and back."""
+        return f"{self.root}.probe.{incarnation}"
+
     @property
     def heartbeats(self) -> str:
         """All heartbeats (a wildcard)."""

@@ -39,7 +39,14 @@ def find_boundaries(model: ov.Model) -> Boundaries:
     nodes = {name(node): node for node in order}
     attention = [node for node in order if kind(node) == ATTENTION]
     if not attention:
-        raise CutError(f"no {ATTENTION} operation in this model: export it with optimum-intel 1.20 or newer")
+        states = [node for node in order if kind(node) == "ReadValue"]
+        what = (
+            f"its state {states[0].get_attributes()['variable_id']} is of another kind" if states else "nor any state"
+        )
+        raise CutError(
+            f"no {ATTENTION} operation in this model, {what}: state-space models are not supported, "
+            "models with attention want optimum-intel 1.20 or newer"
+        )
     depth = _attention_depth(order, attention)
     after = _post_dominators(order, name(_logits(model)))
     cuts = []

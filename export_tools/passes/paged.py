@@ -28,6 +28,9 @@ def to_paged(model: ov.Model) -> None:
     if hidden is not None:
         hidden.set_partial_shape(ov.PartialShape([-1, width]))
         model.validate_nodes_and_infer_types()
+    states = [node.get_friendly_name() for node in model.get_ops() if kind(node) == "ReadValue"]
+    if states:  # one state for all sequences
+        raise CutError(f"the state {states[0]} did not become paged: run this shard with --runner stateful")
     left = [node.get_friendly_name() for node in model.get_ops() if kind(node) == ATTENTION]
     if left:
         raise CutError(f"attention {left[0]} did not become paged: run this shard with --runner stateful")

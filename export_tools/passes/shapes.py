@@ -16,6 +16,7 @@ from export_tools.passes.graph import kind, parents, redirect
 BATCH: Final = 1009
 NEW: Final = 1013
 PAST: Final = 1019
+HIDDEN_INPUT: Final = "inputs_embeds"
 _INPUTS: Final = {
     "input_ids": [BATCH, NEW],
     "position_ids": [BATCH, NEW],
@@ -32,12 +33,16 @@ def shape_reads(model: ov.Model) -> list[ov.Node]:
 def labelled_shapes(model: ov.Model) -> dict[str, list[int]]:
     """{friendly name of a ShapeOf: the dimensions it reads, dynamic ones as the primes above}. Consumes `model`."""
     for parameter in model.get_parameters():
-        names = parameter.output(0).get_names() & set(_INPUTS)
-        if not names:
+        names = parameter.output(0).get_names()
+        if HIDDEN_INPUT in names:  # of a shard that is cut again
+            shape = [BATCH, NEW, list(parameter.get_partial_shape())[-1].get_length()]
+        elif known := names & set(_INPUTS):
+            shape = _INPUTS[known.pop()]
+        else:
             raise CutError(
                 f"unknown input {parameter.get_friendly_name()}: a stateful text decoder has {list(_INPUTS)}"
             )
-        parameter.set_partial_shape(ov.PartialShape(_INPUTS[names.pop()]))
+        parameter.set_partial_shape(ov.PartialShape(shape))
     reads = shape_reads(model)
     model.add_results([op.result(node.output(0)) for node in reads])
     caches = []

@@ -22,6 +22,7 @@ def read_huggingface(folder: Path, workspace: Path) -> Source:
     """Convert into `workspace` (an empty folder that must outlive the source) and describe. Raises UsageError."""
     try:
         from optimum.exporters.openvino import main_export  # type: ignore # noqa: PLC0415  torch, and not always there
+        from optimum.intel import OVConfig  # type: ignore # noqa: PLC0415
     except ImportError as error:
         raise UsageError(
             f"{folder} is a Hugging Face model, which optimum-intel must convert ({error}): "
@@ -29,7 +30,13 @@ def read_huggingface(folder: Path, workspace: Path) -> Source:
         ) from error
     try:
         main_export(
-            str(folder), workspace, task=TASK, library_name="transformers", stateful=True, local_files_only=True
+            str(folder),
+            workspace,
+            task=TASK,
+            library_name="transformers",
+            stateful=True,
+            local_files_only=True,
+            ov_config=OVConfig(dtype="fp32"),  # else models above a billion parameters come out in 8 bits, unasked
         )
     except (ValueError, KeyError, RuntimeError, OSError) as error:  # an architecture it does not know, files amiss
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]

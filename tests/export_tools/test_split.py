@@ -11,7 +11,9 @@ from engine.contract.manifest import check_files, load_manifest
 from export_tools.passes.beam_gather import inject_beam_gather, remove_beam_gather
 from export_tools.passes.boundaries import find_boundaries
 from export_tools.passes.cut import caches_by_layer, cut
+from export_tools.passes.graph import ancestors, kind, variable
 from export_tools.passes.head import pick_before_head
+from export_tools.passes.shapes import mend_broadcasts
 from export_tools.sources.open import open_source
 from export_tools.split import SplitOptions, split
 from tests.conftest import Shards
@@ -125,7 +127,7 @@ def test_a_state_that_does_not_grow_with_the_tokens_is_refused(shape: list[int],
     if fits:
         assert len(caches_by_layer(model, found)[0]) == 1
         return
-    with pytest.raises(CutError, match=r"conv\.1 .*recurrent layer"):
+    with pytest.raises(CutError, match=r"conv\.1.* not a KV cache"):
         caches_by_layer(model, found)
 
 
@@ -153,3 +155,36 @@ def test_a_split_that_fails_leaves_nothing_behind(shards: Shards, demo_model: Pa
         (tmp_path / "there").mkdir()
         with pytest.raises(UsageError, match="--force"):
             split(source, SplitOptions(out=tmp_path / "there", stages=2), print)
+
+
+def share_cache(model: ov.Model, user: int, owner: int) -> None:
+    """Let a layer attend to another one's keys and values, as the last layers of Gemma 3n do."""
+    attention = find_boundaries(model).attention
+    for port in (1, 2):
+        attention[user].input(port).replace_source_output(attention[owner].input_value(port))
+    mend_broadcasts(model)  # attention that shares its cache is not fused
+    kept = {variable(node) for node in ancestors(model.get_results()) if kind(node) == "ReadValue"}
+    for sink in [sink for sink in model.get_sinks() if variable(sink) not in kept]:
+        model.remove_sink(sink)
+    for state in [state for state in model.get_variables() if state.get_info().variable_id not in kept]:
+        model.remove_variable(state)
+
+
+def sharing(whole: Path) -> ov.Model:
+    model = read(whole)
+    share_cache(model, user=29, owner=27)
+    return model
+
+
+@pytest.mark.parametrize("at", [28, 29])
+def test_a_cut_between_layers_that_share_a_cache_is_refused_by_name(whole: Path, at: int) -> None:
+    cut(lambda: sharing(whole), 0, at)
+    with pytest.raises(CutError, match="must be on one stage"):
+        cut(lambda: sharing(whole), at, 30)
+
+
+def test_a_cut_before_layers_that_share_a_cache_changes_nothing(whole: Path) -> None:
+    expected = outputs([sharing(whole)], STEPS)
+    chain = outputs([cut(lambda: sharing(whole), 0, 26), cut(lambda: sharing(whole), 26, 30)], STEPS)
+    assert all(np.array_equal(a, b) for a, b in zip(expected, chain, strict=True))
+    assert not np.array_equal(expected[0], outputs([read(whole)], STEPS)[0])
