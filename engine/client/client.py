@@ -6,17 +6,22 @@ async for event in client.generate(prompt="Once upon a time", max_tokens=50):
 print(event.text, end="", flush=True)
 """
 
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
 from uuid import uuid4
 
 import orjson
 
 from engine.contract.errors import BrokerError, ErrorCode, PromptError
+from engine.contract.history import history, prompt_key
 from engine.contract.ids import RequestId
 from engine.contract.prompt import Event, FinalEvent, TokenEvent, decode_event
 from engine.transport.base import Inbox, Transport
 from engine.transport.subjects import Subjects
+
+QUIET_SECONDS: Final = 2.0  # without an event, until the log is asked; twice as long each time
+MOST_QUIET_SECONDS: Final = 16.0
 
 
 class Client:
@@ -34,14 +39,22 @@ class Client:
         request = RequestId(fields.get("id") or uuid4().hex)
         subjects = self._subjects
         async with self._transport.subscribe(subjects.tokens(request)) as inbox:
+            log = await self._transport.event_log(
+                stream=subjects.event_stream, subject=subjects.events_root, shown=subjects.tokens_root
+            )
             queue = await self._transport.work_queue(
                 stream=subjects.prompt_stream,
                 subject=subjects.prompt,
                 dead_stream=subjects.dead_stream,
                 dead_subject=subjects.dead,
             )
-            await queue.put(orjson.dumps({**fields, "id": request}), message_id=request)
-            async for event in numbered(inbox):
+            data = orjson.dumps({**fields, "id": request})
+            key = prompt_key(await queue.put(data, message_id=request), data)
+
+            async def logged() -> tuple[Event, ...]:
+                return history(await log.read(request), key).events
+
+            async for event in numbered(inbox, logged):
                 yield event
 
     async def generate_now(self, **fields: Any) -> AsyncIterator[Event]:
@@ -69,22 +82,45 @@ class Client:
         return final
 
 
-async def numbered(inbox: Inbox) -> AsyncIterator[Event]:
-    """Events in order up to the final one; repeated ones are dropped. Raises BrokerError at a gap."""
-    expected = 0
+async def numbered(
+    inbox: Inbox, logged: Callable[[], Awaitable[Sequence[Event]]] | None = None
+) -> AsyncIterator[Event]:
+    """Events in order up to the final one; repeated ones are dropped.
+
+    What is missing, or does not come for a while because the connection was lost, is read from the log. Raises
+    BrokerError at a gap that stays.
+    """
+    expected, patience = 0, QUIET_SECONDS
     while True:
-        message = await inbox.get()
-        if message.no_responder:
-            raise BrokerError("no decoder is running for this model: start decoder-run")
-        event = decode_event(message.data)
-        if event.seq < expected:
-            continue
-        if event.seq > expected:
-            raise BrokerError(f"event {event.seq} of request {event.request} came, {expected} is missing")
-        expected += 1
-        yield event
-        if not isinstance(event, TokenEvent):
-            return
+        arrived = await _next(inbox, patience if logged else None)
+        patience = QUIET_SECONDS if arrived else min(2 * patience, MOST_QUIET_SECONDS)
+        events = [event for event in [arrived] if event is not None]
+        if logged and (arrived is None or arrived.seq > expected):
+            try:
+                events = [*await logged(), *events]
+            except BrokerError:
+                continue  # the broker is away: what comes next, or the next silence, asks again
+        for event in events:
+            if event.seq < expected:
+                continue
+            if event.seq > expected:
+                raise BrokerError(f"event {event.seq} of request {event.request} came, {expected} is missing")
+            expected += 1
+            yield event
+            if not isinstance(event, TokenEvent):
+                return
+
+
+async def _next(inbox: Inbox, patience: float | None) -> Event | None:
+    """The next event, or None when none came within `patience` seconds. Raises BrokerError when there is no decoder."""
+    try:
+        async with asyncio.timeout(patience):
+            message = await inbox.get()
+    except TimeoutError:
+        return None
+    if message.no_responder:
+        raise BrokerError("no decoder is running for this model: start decoder-run")
+    return decode_event(message.data)
 
 
 def prompt_error(error: Mapping[str, str]) -> PromptError:

@@ -8,6 +8,7 @@ ShardlineError
   BrokerError                broker missing or unfit              -> the command prints it and exits 1
     NoResponderError         nobody subscribes to a subject       -> the caller decides
     LeaseLostError           another decoder owns the pipeline    -> decoder-run stops serving
+    OvertakenError           another decoder owns the request     -> the decoder drops the request
   PromptError                a prompt that cannot be answered     -> an error event to its client
   FrameError                 bytes that are not a frame of ours   -> the receiver counts and drops them
   StepError                  a step a stage must not compute      -> StepFailed to the decoder
@@ -75,6 +76,10 @@ class NoResponderError(BrokerError):
 
 class LeaseLostError(BrokerError):
     """Another decoder has taken the pipeline's lease."""
+
+
+class OvertakenError(BrokerError):
+    """Another decoder has gone on with the answer."""
 
 
 class PromptError(ShardlineError):

@@ -59,6 +59,7 @@ class Pipeline:
         self._heard = asyncio.Event()
         self._started = time.monotonic()
         self.waits_for = "the broker"
+        self.owned = asyncio.Event()  # no other decoder serves this pipeline
 
     def observe(self, message: Incoming) -> None:
         """Take in a heartbeat of anybody; what is not one is ignored."""
@@ -97,6 +98,7 @@ class Pipeline:
             self._decoders.setdefault(holder, self._started)
             await self._wait(lambda: self._silent(holder))
         self._revision = found[0] if found else 0
+        self.owned.set()
 
     def _silent(self, holder: str) -> list[StageHeartbeat] | str:
         silent = time.monotonic() - self._decoders[holder] > SUSPECT_SECONDS

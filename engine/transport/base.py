@@ -12,6 +12,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from engine.contract.history import LoggedEvent
+
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
@@ -98,6 +100,25 @@ class WorkQueue(Protocol):
         ...
 
 
+class EventLog(Protocol):
+    """Events of durable prompts, kept for a while: whoever listens sees only what the log has taken.
+
+    It is the fence between decoders as well: an event is taken only behind the one that its writer knows as the last.
+    """
+
+    async def read(self, request: str) -> list[LoggedEvent]:
+        """Everything kept under a request id, in order."""
+        ...
+
+    async def append(self, request: str, data: bytes, *, prompt: str, after: int) -> int:
+        """Add an event behind the one at place `after` (0: there is none) and show it to listeners; its own place.
+
+        Doing it again after a failure adds nothing twice. Raises OvertakenError when somebody else has added one,
+        BrokerError when it may or may not have been added.
+        """
+        ...
+
+
 class Lease(Protocol):
     """One value under compare-and-set. Its revision is the epoch of the pipeline."""
 
@@ -146,6 +167,13 @@ class Transport(Protocol):
 
     async def work_queue(self, *, stream: str, subject: str, dead_stream: str, dead_subject: str) -> WorkQueue:
         """The durable queue, created if missing. Raises BrokerError when the broker has no JetStream."""
+        ...
+
+    async def event_log(self, *, stream: str, subject: str, shown: str, writer: str = "") -> EventLog:
+        """The event log, created if missing: events go in at `<subject>.<request>`, and out at `<shown>.<request>`.
+
+        `writer` must be another one for each process that appends. Raises BrokerError when there is no JetStream.
+        """
         ...
 
     async def lease(self, *, bucket: str, key: str) -> Lease:

@@ -1,14 +1,15 @@
-"""The durable things of the in-process twin: the queue of prompts and the lease."""
+"""The durable things of the in-process twin: the queue of prompts, the event log and the lease."""
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from engine.contract.errors import BrokerError, LeaseLostError
+from engine.contract.errors import BrokerError, LeaseLostError, OvertakenError
+from engine.contract.history import LoggedEvent
 from engine.transport.base import Job, QueueDepth
 from engine.transport.durable import ACK_WAIT, DUPLICATE_SECONDS, dead_letter
 
@@ -171,6 +172,43 @@ class MemoryJob:
         """See Job."""
         await self._queue.bury(dead_letter(self.sequence, reason, self.data, limit=self._queue.max_payload - 1024))
         await self.done()
+
+
+@dataclass(slots=True)
+class EventStore:
+    """What the broker holds of one event log, with each event's writer."""
+
+    events: defaultdict[str, list[tuple[LoggedEvent, str]]] = field(default_factory=lambda: defaultdict(list))
+    place: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class MemoryLog:
+    """See EventLog: one transport's hold on a store."""
+
+    _store: EventStore
+    _check_connected: Callable[[], None]
+    _show: Callable[[str, bytes], None]
+    _writer: str
+
+    async def read(self, request: str) -> list[LoggedEvent]:
+        """See EventLog."""
+        self._check_connected()
+        return [event for event, _ in self._store.events[request]]
+
+    async def append(self, request: str, data: bytes, *, prompt: str, after: int) -> int:
+        """See EventLog."""
+        self._check_connected()
+        kept = self._store.events[request]
+        last, writer = kept[-1] if kept else (LoggedEvent(b"", "", 0), "")
+        if last.place != after:
+            if (last.data, writer) == (data, self._writer):
+                return last.place
+            raise OvertakenError(f"event {last.place} of request {request} is not ours")
+        self._store.place += 1
+        kept.append((LoggedEvent(bytes(data), prompt, self._store.place), self._writer))
+        self._show(request, bytes(data))
+        return self._store.place
 
 
 @dataclass(slots=True)
