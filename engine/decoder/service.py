@@ -8,7 +8,7 @@ from collections.abc import Callable
 from uuid import uuid4
 
 from engine.contract.control import HEARTBEAT_SECONDS, DecoderHeartbeat, to_json
-from engine.contract.errors import BrokerError
+from engine.contract.errors import BrokerError, LeaseLostError
 from engine.contract.ids import RequestId
 from engine.decoder.admission import Admission, now
 from engine.decoder.config import DecoderConfig
@@ -54,7 +54,17 @@ class DecoderService:
         self._draining = False
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`; accepted requests are finished first (the caller bounds how long)."""
+        """Serve until `stop`; accepted requests are finished first (the caller bounds how long).
+
+        Raises LeaseLostError once another decoder serves the pipeline: it is handed the requests.
+        """
+        try:
+            await self._run(stop)
+        except* LeaseLostError:
+            await self._intake.give_back()
+            raise
+
+    async def _run(self, stop: asyncio.Event) -> None:
         subjects, desk, intake = self._subjects, self._desk, self._intake
         queue = await self._transport.work_queue(
             stream=subjects.prompt_stream,

@@ -60,6 +60,17 @@ class QueueDepth:
     dead: int  # given up
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A prompt that was given up."""
+
+    place: int  # among the dead letters
+    sequence: int  # of the prompt, when it was in the queue
+    reason: str
+    data: str  # the prompt, as text
+    cut: bool = False  # it was too long to be kept whole
+
+
 class Job(Protocol):
     """One prompt taken from the work queue. Unless settled it comes back after the queue's ack wait."""
 
@@ -97,6 +108,14 @@ class WorkQueue(Protocol):
 
     async def depth(self) -> QueueDepth:
         """How many prompts wait, are worked on, are dead."""
+        ...
+
+    async def letters(self) -> list[DeadLetter]:
+        """The dead letters that are kept, the oldest first."""
+        ...
+
+    async def remove_letter(self, place: int) -> None:
+        """Forget a dead letter; nothing happens when it is not there."""
         ...
 
 

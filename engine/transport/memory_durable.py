@@ -4,14 +4,11 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
-
-import orjson
 
 from engine.contract.errors import BrokerError, LeaseLostError, OvertakenError
 from engine.contract.history import LoggedEvent
-from engine.transport.base import Job, QueueDepth
-from engine.transport.durable import ACK_WAIT, DUPLICATE_SECONDS, dead_letter
+from engine.transport.base import DeadLetter, Job, QueueDepth
+from engine.transport.durable import ACK_WAIT, DUPLICATE_SECONDS, dead_letter, read_letter
 
 
 @dataclass(eq=False)
@@ -29,7 +26,8 @@ class PromptStore:
 
     def __init__(self, subject: str, clock: Callable[[], float], limit: int) -> None:
         self.subject = subject
-        self.dead: list[dict[str, Any]] = []
+        self.dead: dict[int, bytes] = {}  # by place
+        self.buried = 0  # ever
         self._clock, self._limit = clock, limit
         self._sequence = 0
         self._pending: deque[Prompt] = deque()
@@ -131,6 +129,14 @@ class MemoryQueue:
         """See WorkQueue."""
         return self.store().depth()
 
+    async def letters(self) -> list[DeadLetter]:
+        """See WorkQueue."""
+        return [read_letter(place, letter) for place, letter in self.store().dead.items()]
+
+    async def remove_letter(self, place: int) -> None:
+        """See WorkQueue."""
+        self.store().dead.pop(place, None)
+
     def store(self) -> PromptStore:
         """The store, if the broker can be reached. Raises BrokerError."""
         self._check_connected()
@@ -138,7 +144,9 @@ class MemoryQueue:
 
     async def bury(self, letter: bytes) -> None:
         """Keep a dead letter, and show it to whoever listens."""
-        self.store().dead.append(orjson.loads(letter))
+        store = self.store()
+        store.buried += 1
+        store.dead[store.buried] = letter
         await self._publish_letter(letter)
 
     @property

@@ -216,6 +216,21 @@ def test_a_decoder_that_waits_for_another_to_stop_takes_no_prompts(monkeypatch: 
     run(test, whole=False)
 
 
+def test_a_client_that_missed_events_reads_them_from_the_log() -> None:
+    async def test(here: Pipeline) -> None:
+        lost = {3, 4, 9}
+
+        def intercept(subject: str, data: bytes) -> list[bytes]:
+            is_lost = subject == SUBJECTS.tokens("r") and decode_event(data).seq in lost
+            return [] if is_lost else [data]
+
+        here.broker.intercept = intercept
+        events = [event async for event in here.client.generate(id="r", prompt="why", max_tokens=20)]
+        assert_whole(events, answer_to("why", 20))
+
+    run(test)
+
+
 TEXT = "ein Ärger, STOPP nicht wahr? Ö"
 
 

@@ -383,3 +383,21 @@ def test_a_long_answer_is_read_whole_and_in_order(with_two: WithTwo) -> None:
         assert [event.data for event in await log.read("r")] == wanted
 
     with_two(test)
+
+
+def test_dead_letters_can_be_read_and_removed_one_by_one(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        queue = await queue_of(one)
+        for data in (b"a", b"b", b"c"):
+            await queue.put(data)
+            [job] = await queue.take(1, timeout=5)
+            await job.bury(f"why {data.decode()}")
+        other = await queue_of(two)
+        first, second, third = await other.letters()
+        assert (second.data, second.reason, second.sequence, second.cut) == ("b", "why b", 2, False)
+        await other.remove_letter(second.place)
+        await other.remove_letter(second.place)
+        assert await queue.letters() == [first, third]
+        assert (await queue.depth()).dead == 2
+
+    with_two(test)
