@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import Final, Protocol
 from uuid import uuid4
 
-from engine.contract.errors import BrokerError, ErrorCode, PromptError
+from engine.contract.errors import RETRY_AFTER, BrokerError, ErrorCode, PromptError
 from engine.contract.history import history, prompt_key
 from engine.contract.ids import RequestId
 from engine.contract.prompt import PromptRequest, parse_prompt, peek_id
@@ -112,7 +112,7 @@ class Intake:
             try:
                 request = parse_prompt(message.data)
                 if desk.places() <= 0:
-                    raise PromptError(ErrorCode.OVERLOADED, "all places are taken: try again in a few seconds")
+                    raise PromptError(ErrorCode.OVERLOADED, f"all places are taken: try again in {RETRY_AFTER} s")
             except PromptError as error:
                 desk.refuse(ticket, error)
             else:

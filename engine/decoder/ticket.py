@@ -94,7 +94,7 @@ class Ticket:
             finish_reason="error",
             usage=self._usage(),
             timings=Timings(queued=0.0, first_token=0.0, total=self._since(now)),
-            error={"code": error.code, "message": str(error)},
+            error=error.as_fields(),
         )
 
     def _usage(self) -> Usage:

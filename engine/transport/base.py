@@ -99,7 +99,7 @@ class WorkQueue(Protocol):
     """The durable queue of prompts of one model."""
 
     async def put(self, data: bytes, *, message_id: str = "") -> int:
-        """Store a prompt; its sequence number. Raises BrokerError when the queue is full or missing."""
+        """Store a prompt; its sequence number. Raises OverloadedError, or BrokerError when the queue is missing."""
         ...
 
     async def take(self, limit: int, *, timeout: float) -> list[Job]:

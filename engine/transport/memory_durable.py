@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from engine.contract.errors import BrokerError, LeaseLostError, OvertakenError
+from engine.contract.errors import RETRY_AFTER, BrokerError, LeaseLostError, OverloadedError, OvertakenError
 from engine.contract.history import LoggedEvent
 from engine.transport.base import DeadLetter, Job, QueueDepth
 from engine.transport.durable import ACK_WAIT, DUPLICATE_SECONDS, dead_letter, read_letter
@@ -36,12 +36,12 @@ class PromptStore:
         self._changed = asyncio.Event()
 
     def store(self, data: bytes, message_id: str = "") -> int:
-        """Keep a prompt, once per message id; its sequence number. Raises BrokerError when the queue is full."""
+        """Keep a prompt, once per message id; its sequence number. Raises OverloadedError when the queue is full."""
         stored = self._stored.get(message_id)
         if stored and self._clock() - stored[0] < DUPLICATE_SECONDS:
             return stored[1]
         if len(self._pending) + len(self._working) >= self._limit:
-            raise BrokerError(f"the prompt queue is full ({self._limit}): try again later")
+            raise OverloadedError(f"the prompt queue is full ({self._limit}): try again in {RETRY_AFTER} s")
         self._sequence += 1
         if message_id:
             self._stored[message_id] = (self._clock(), self._sequence)

@@ -21,7 +21,7 @@ from nats.js.api import (
 )
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
-from engine.contract.errors import BrokerError
+from engine.contract.errors import RETRY_AFTER, BrokerError, OverloadedError
 from engine.transport.base import DeadLetter, Job, QueueDepth
 from engine.transport.durable import ACK_WAIT, DUPLICATE_SECONDS, MAX_DEAD, MAX_PROMPTS, dead_letter, read_letter
 from engine.transport.nats_client import RepairedClient
@@ -116,7 +116,7 @@ class NatsQueue:
                     raise BrokerError(f"the stream {place.stream} is gone: restart decoder-run") from error
                 await asyncio.sleep(_RETRY_SECONDS)
             except APIError as error:
-                raise BrokerError(_refusal(error)) from error
+                raise _refusal(error) from error
             except NatsTimeoutError as error:
                 raise BrokerError(
                     f"the broker has not confirmed the prompt within {ANSWER_SECONDS:.0f} s; it may be stored"
@@ -209,12 +209,14 @@ class NatsQueue:
             raise BrokerError(f"cannot remove dead letter {place}: {error}") from error
 
 
-def _refusal(error: APIError) -> str:
+def _refusal(error: APIError) -> BrokerError:
     if error.err_code == STREAM_FULL:
-        return f"the prompt queue is full ({MAX_PROMPTS}): try again later"
+        return OverloadedError(f"the prompt queue is full ({MAX_PROMPTS}): try again in {RETRY_AFTER} s")
     if error.err_code in NO_ROOM:
-        return "the broker has no room left for prompts: try again later, or give JetStream more (max_file)"
-    return f"the broker does not take the prompt: {error.description}"
+        return BrokerError(
+            "the broker has no room left for prompts: try again later, or give JetStream more (max_file)"
+        )
+    return BrokerError(f"the broker does not take the prompt: {error.description}")
 
 
 def _job(place: _Place, message: Msg) -> "NatsJob":

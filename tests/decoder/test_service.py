@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from engine.contract.errors import ErrorCode, PromptError
+from engine.contract.errors import ErrorCode, OverloadedError, PromptError
 from engine.contract.messages import Step, StepResult
 from engine.contract.prompt import FinalEvent, TokenEvent, decode_event
 from engine.wire.frame import decode
@@ -214,6 +214,34 @@ def test_a_higher_priority_is_served_first() -> None:
         assert ended == ["high", "mid", "low"]
 
     run(test, max_running=1)
+
+
+def test_with_all_places_taken_a_request_is_told_at_once_when_to_come_back() -> None:
+    async def test(here: Pipeline) -> None:
+        running = here.client.generate(prompt="why", max_tokens=150)
+        await anext(running)
+        [refused] = [event async for event in here.client.generate_now(prompt="x")]
+        assert isinstance(refused, FinalEvent)
+        assert refused.error is not None
+        assert (refused.error["code"], refused.error["retry_after"]) == ("overloaded", "5")
+        *_, last = [event async for event in running]
+        assert last.text == answer_to("why", 150)
+
+    run(test, max_running=1, max_waiting=0)
+
+
+def test_a_full_queue_refuses_at_once_and_takes_prompts_again_when_there_is_room() -> None:
+    async def test(here: Pipeline) -> None:
+        here.broker.max_prompts = 2
+        early = [asyncio.create_task(here.client.complete(prompt="why", max_tokens=5)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(OverloadedError, match="try again in 5 s"):
+            await here.client.complete(prompt="x", max_tokens=5)
+        await here.start()
+        assert [final.text for final in await asyncio.gather(*early)] == [answer_to("why", 5)] * 2
+        assert (await here.client.complete(prompt="x", max_tokens=5)).text == answer_to("x", 5)
+
+    run(test, whole=False)
 
 
 def test_an_id_in_use_is_refused_and_the_running_request_goes_on() -> None:
