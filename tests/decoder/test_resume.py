@@ -231,14 +231,14 @@ def test_a_client_that_missed_events_reads_them_from_the_log() -> None:
     run(test)
 
 
-TEXT = "ein Ärger, STOPP nicht wahr? Ö"
+TEXT = "ein Ärger, STEPS nicht wahr? Ö"
 
 
 @pytest.mark.parametrize("size", [1, 3, 7])
 @pytest.mark.parametrize("cut", range(len(TEXT.encode())))
 def test_text_goes_on_behind_what_was_shown_wherever_the_first_decoder_was(cut: int, size: int) -> None:
     def sequence() -> Sequence:
-        rules = EndRules(frozenset(), len(tokens), stop=("STOP!", "wahr?"))
+        rules = EndRules(frozenset(), len(tokens), stop=("STEP!", "wahr?"))
         answer = Answer(rules, ByteStream([bytes([i]) for i in range(256)]))
         return Sequence(RequestId("r"), [1, 2], 2, 2 + len(tokens), answer, arrived=0.0)
 
@@ -257,6 +257,6 @@ def test_text_goes_on_behind_what_was_shown_wherever_the_first_decoder_was(cut: 
     assert second.answer.text == shown
     known = len(second.answer.ids)
     rest = second.answer.accept(tokens[known:])
-    assert shown + rest.text == second.answer.text == "ein Ärger, STOPP nicht "
+    assert shown + rest.text == second.answer.text == "ein Ärger, STEPS nicht "
     assert second.tokens[:2] == [1, 2]
     assert second.tokens[2:] == tokens[:known]
