@@ -181,6 +181,23 @@ def test_an_answer_whose_beginning_is_no_longer_kept_ends_in_an_error_with_the_n
     run(test)
 
 
+def test_a_prompt_that_took_its_decoders_along_again_and_again_becomes_a_dead_letter() -> None:
+    async def test(here: Pipeline) -> None:
+        queue = await queue_of(here)
+        async with asked(here, "why", "r") as inbox:
+            for _ in range(3):
+                [job] = await queue.take(1, timeout=5)
+                await job.give_back(0.0)
+            async with here.transport.subscribe(SUBJECTS.dead) as dead:
+                await here.start()
+                [final] = await events_until_final(inbox)
+                assert "3 deliveries" in orjson.loads((await dead.get()).data)["reason"]
+        assert isinstance(final, FinalEvent)
+        assert (final.seq, final.error and final.error["code"]) == (0, "too_many_deliveries")
+
+    run(test, whole=False)
+
+
 def test_an_id_used_again_after_its_answer_is_another_request() -> None:
     async def test(here: Pipeline) -> None:
         for prompt in PROMPTS:
