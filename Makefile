@@ -10,13 +10,14 @@ OLDER := $(EXPORT_VENV)/older-transformers
 WORKERS := -n 2 --dist loadgroup --no-loadscope-reorder
 PATHS := engine stages export_tools tests bench
 
-.PHONY: help setup demo test test-export unit check format bench clean
+.PHONY: help setup demo test test-export unit faults check format bench clean
 
 help:
 	@echo "make demo    a real model in two shards answers four prompts on this machine"
 	@echo "make test    static checks and all tests, with a real broker and the real model (minutes)"
 	@echo "make test-export  small models of every family through optimum-intel; its own environment (6 GB, minutes)"
 	@echo "make unit    tests of single parts, without broker and model (seconds)"
+	@echo "make faults  the fault tests twenty times each (half an hour); COUNT=1 for once"
 	@echo "make check   formatting, lint, spelling, types"
 	@echo "make bench   parity and pipeline benchmarks (minutes; wants an idle machine)"
 
@@ -49,6 +50,9 @@ format: $(DEV)
 
 unit: $(DEV)
 	$(BIN)/python -m pytest $(WORKERS) -m 'not broker and not model and not faults and not pipelines'
+
+faults: $(DEV)
+	PYTEST_PYTHON=$(BIN)/python tests/faults/repeat.sh
 
 test: check
 	$(BIN)/python -m pytest $(WORKERS)

@@ -12,6 +12,7 @@ from engine.client.client import Client
 from engine.client.discover import find_model
 from engine.contract.errors import ShardlineError, UsageError
 from engine.contract.prompt import FinalEvent, encode_event
+from engine.dead_cli import app as dead
 from engine.local.demo import PROMPTS, run_demo
 from engine.monitoring.cli import show
 from engine.options import DEFAULT_NATS, Nats
@@ -22,6 +23,7 @@ from engine.transport.subjects import Subjects
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="One language model, several machines."
 )
+app.add_typer(dead, name="dead")
 BROKER_SECONDS = 3.0
 Deployment = Annotated[str, typer.Option(help="As given to the stages and the decoder.")]
 Model = Annotated[str, typer.Option(help="Slug; found by itself when only one is served.")]

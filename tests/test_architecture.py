@@ -20,7 +20,8 @@ LAYERS: dict[str, set[str]] = {  # package -> packages of ours it may import
     "engine.decoder": {*BASIC, "engine.decoder.tokenizer", "engine.kv"},
     "engine.decoder.cli": {*BASIC, "engine.decoder", "engine.decoder.tokenizer", "stages"},  # a draft model of its own
     "engine.local": {*BASIC, "engine.client"},
-    "engine.cli": {*BASIC, "engine.client", "engine.local", "engine.monitoring.cli"},
+    "engine.dead_cli": {*BASIC, "engine.client"},
+    "engine.cli": {*BASIC, "engine.dead_cli", "engine.client", "engine.local", "engine.monitoring.cli"},
     "export_tools.passes": {"engine.contract"},
     "stages": {*BASIC, "engine.kv", "export_tools.passes"},
     "export_tools": {"engine.contract", "engine.decoder.tokenizer", "engine.service", "export_tools.passes", "stages"},

@@ -6,18 +6,23 @@ async for event in client.generate(prompt="Once upon a time", max_tokens=50):
 print(event.text, end="", flush=True)
 """
 
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
 from uuid import uuid4
 
 import orjson
 
 from engine.contract.errors import BrokerError, ErrorCode, FrameError, PromptError
+from engine.contract.history import history, prompt_key
 from engine.contract.ids import RequestId
 from engine.contract.prompt import Event, FinalEvent, Timings, TokenEvent, Usage, decode_event
 from engine.transport.base import Inbox, Transport
 from engine.transport.durable import DUPLICATE_SECONDS
 from engine.transport.subjects import Subjects
+
+QUIET_SECONDS: Final = 2.0  # without an event, until the log is asked; twice as long each time
+MOST_QUIET_SECONDS: Final = 16.0
 
 
 class Client:
@@ -29,24 +34,33 @@ class Client:
     async def generate(self, **fields: Any) -> AsyncIterator[Event]:
         """Put a prompt into the durable queue and stream its answer. Fields: see `PromptRequest`.
 
-        The prompt survives a restart of broker and decoder. An id that the queue has seen within two minutes ends in
-        `duplicate_id`: the answer belongs to who asked first. Raises BrokerError when it cannot be stored or an event
+        The prompt survives a restart of broker and decoder. The same prompt under an id of the last two minutes gets
+        the same answer once it has begun; another prompt under that id ends in `duplicate_id`. Raises BrokerError when it cannot be stored or an event
         is missing; a prompt that cannot be answered ends in a FinalEvent with `error`.
         """
         request = RequestId(fields.get("id") or uuid4().hex)
         subjects = self._subjects
         async with self._transport.subscribe(subjects.tokens(request)) as inbox:
+            log = await self._transport.event_log(
+                stream=subjects.event_stream, subject=subjects.events_root, shown=subjects.tokens_root
+            )
             queue = await self._transport.work_queue(
                 stream=subjects.prompt_stream,
                 subject=subjects.prompt,
                 dead_stream=subjects.dead_stream,
                 dead_subject=subjects.dead,
             )
-            stored = await queue.put(orjson.dumps({**fields, "id": request}), message_id=request)
-            if stored.duplicate:  # nothing will come: the events are, or were, those of the first
+            data = orjson.dumps({**fields, "id": request})
+            stored = await queue.put(data, message_id=request)
+            key = prompt_key(stored.sequence, data)
+
+            async def logged() -> tuple[Event, ...]:
+                return history(await log.read(request), key).events
+
+            if stored.duplicate and not await logged():  # nothing will come: the events are, or will be, another's
                 yield _duplicate(request)
                 return
-            async for event in numbered(inbox):
+            async for event in numbered(inbox, logged, patience=0.0 if stored.duplicate else QUIET_SECONDS):
                 yield event
 
     async def generate_now(self, **fields: Any) -> AsyncIterator[Event]:
@@ -89,25 +103,48 @@ def _duplicate(request: RequestId) -> FinalEvent:
     )
 
 
-async def numbered(inbox: Inbox) -> AsyncIterator[Event]:
-    """Events in order up to the final one; repeated ones are dropped. Raises BrokerError at a gap."""
+async def numbered(
+    inbox: Inbox, logged: Callable[[], Awaitable[Sequence[Event]]] | None = None, *, patience: float = QUIET_SECONDS
+) -> AsyncIterator[Event]:
+    """Events in order up to the final one; repeated ones are dropped.
+
+    What is missing, or does not come within `patience` seconds because the connection was lost, is read from the log. Raises
+    BrokerError at a gap that stays.
+    """
     expected = 0
     while True:
-        message = await inbox.get()
-        if message.no_responder:
-            raise BrokerError("no decoder is running for this model: start decoder-run")
-        try:
-            event = decode_event(message.data)
-        except FrameError as error:
-            raise BrokerError(f"the answer cannot be read: {error}; is the decoder of the same version?") from error
-        if event.seq < expected:
-            continue
-        if event.seq > expected:
-            raise BrokerError(f"event {event.seq} of request {event.request} came, {expected} is missing")
-        expected += 1
-        yield event
-        if not isinstance(event, TokenEvent):
-            return
+        arrived = await _next(inbox, patience if logged else None)
+        patience = QUIET_SECONDS if arrived else min(2 * patience, MOST_QUIET_SECONDS)
+        events = [event for event in [arrived] if event is not None]
+        if logged and (arrived is None or arrived.seq > expected):
+            try:
+                events = [*await logged(), *events]
+            except BrokerError:
+                continue  # the broker is away: what comes next, or the next silence, asks again
+        for event in events:
+            if event.seq < expected:
+                continue
+            if event.seq > expected:
+                raise BrokerError(f"event {event.seq} of request {event.request} came, {expected} is missing")
+            expected += 1
+            yield event
+            if not isinstance(event, TokenEvent):
+                return
+
+
+async def _next(inbox: Inbox, patience: float | None) -> Event | None:
+    """The next event, or None when none came within `patience` seconds. Raises BrokerError when there is no decoder."""
+    try:
+        async with asyncio.timeout(patience):
+            message = await inbox.get()
+    except TimeoutError:
+        return None
+    if message.no_responder:
+        raise BrokerError("no decoder is running for this model: start decoder-run")
+    try:
+        return decode_event(message.data)
+    except FrameError as error:
+        raise BrokerError(f"the answer cannot be read: {error}; is the decoder of the same version?") from error
 
 
 def prompt_error(error: Mapping[str, str]) -> PromptError:

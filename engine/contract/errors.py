@@ -8,6 +8,8 @@ ShardlineError
   BrokerError                broker missing or unfit              -> the command prints it and exits 1
     NoResponderError         nobody subscribes to a subject       -> the caller decides
     LeaseLostError           another decoder owns the pipeline    -> decoder-run stops serving
+    OverloadedError          the queue of prompts is full          -> the client tries again later
+    OvertakenError           another decoder owns the request     -> the decoder drops the request
   PromptError                a prompt that cannot be answered     -> an error event to its client
   FrameError                 bytes that are not a frame of ours   -> the receiver counts and drops them
   StepError                  a step a stage must not compute      -> StepFailed to the decoder
@@ -15,6 +17,9 @@ Any other exception is a bug: it ends the process.
 """
 
 from enum import StrEnum
+from typing import Final
+
+RETRY_AFTER: Final = 5  # seconds: what a client is told that comes when all is full
 
 
 class ErrorCode(StrEnum):
@@ -78,12 +83,28 @@ class LeaseLostError(BrokerError):
     """Another decoder has taken the pipeline's lease."""
 
 
+class OverloadedError(BrokerError):
+    """The queue of prompts is full."""
+
+    code = ErrorCode.OVERLOADED
+    retry_after = RETRY_AFTER  # seconds
+
+
+class OvertakenError(BrokerError):
+    """Another decoder has gone on with the answer."""
+
+
 class PromptError(ShardlineError):
     """A prompt that cannot be answered; becomes an error event."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+    def as_fields(self) -> dict[str, str]:
+        """For clients; `retry_after` in seconds where trying again later helps."""
+        fields = {"code": str(self.code), "message": str(self)}
+        return fields | {"retry_after": str(RETRY_AFTER)} if self.code is ErrorCode.OVERLOADED else fields
 
 
 class FrameError(ShardlineError):

@@ -7,11 +7,12 @@ from contextlib import suppress
 
 from engine.contract.errors import ErrorCode, PromptError
 from engine.contract.ids import RequestId
-from engine.contract.prompt import Event, PromptRequest, encode_event
+from engine.contract.prompt import Event, FinalEvent, PromptRequest, encode_event
 from engine.decoder.admission import Admission, now
 from engine.decoder.core import DecoderCore, Progress
 from engine.decoder.intake import Intake
-from engine.decoder.outbox import Outbox
+from engine.decoder.outbox import Lane, Outbox
+from engine.decoder.resume import resume
 from engine.decoder.sequence import Sequence
 from engine.decoder.ticket import Ticket
 from engine.decoder.waiting import next_deadline, overdue
@@ -37,14 +38,19 @@ class Desk:
     ) -> None:
         self._core, self._admission, self._subjects = core, admission, subjects
         self._intake, self._outbox, self._places = intake, outbox, places
+        outbox.overtaken = self.overtaken
         self._tickets: dict[RequestId, Ticket] = {}
-        self._unsettled: asyncio.Queue[tuple[Job, PromptError | None]] = asyncio.Queue()  # bounded by places
+        self._unsettled: asyncio.Queue[tuple[Ticket, PromptError | None]] = asyncio.Queue()  # bounded by places
         self.work = asyncio.Event()  # something changed: look for steps again
         self._timed = asyncio.Event()  # somebody with a deadline waits
         self.room = asyncio.Event()
         self.room.set()
         self._idle = asyncio.Event()
         self._idle.set()
+
+    def answers(self, request: RequestId) -> bool:
+        """Whether a request with this id is open here."""
+        return request in self._tickets
 
     @property
     def open_requests(self) -> int:
@@ -68,20 +74,49 @@ class Desk:
         if self.places() <= 0:
             self.room.clear()
         try:
-            choices = await asyncio.to_thread(self._admission.choices, request, ticket.id, ticket.arrived)
+            choices = await asyncio.to_thread(self._choices, ticket, request)
             self._check_fit(choices[0])
         except PromptError as error:
             self.refuse(ticket, error)
             return
         ticket.choices = choices
+        self._begin(ticket)
+
+    def _begin(self, ticket: Ticket) -> None:
         if ticket.cancelled:
             self._end(ticket)
             return
-        for sequence in choices:
-            self._core.submit(sequence)
+        if ticket.done:  # all was told but that it is all
+            self._finish(ticket, ticket.final(now()))
+            return
+        for sequence in ticket.choices:
+            if not sequence.answer.finish:
+                self._core.submit(sequence)
         self.work.set()
-        if choices[0].deadline is not None:
+        if ticket.choices[0].deadline is not None:
             self._timed.set()
+
+    def _choices(self, ticket: Ticket, request: PromptRequest) -> list[Sequence]:
+        """Sequences for a request, as far as their answers were told. Raises PromptError. Slow."""
+        if ticket.told.state == "torn":
+            raise PromptError(ErrorCode.INTERNAL, "its decoder was lost, and the beginning of its answer is not kept")
+        choices = self._admission.choices(request, ticket.id, ticket.arrived)
+        try:
+            resume(choices, ticket.told.tokens)
+        except (ValueError, IndexError) as error:
+            raise PromptError(ErrorCode.INTERNAL, f"its answer cannot be continued here: {error}") from error
+        return choices
+
+    def overtaken(self, lane: Lane) -> None:
+        """Another decoder answers a request now: forget it, and leave its prompt to that one."""
+        ticket = self._tickets.get(lane.request)
+        if ticket is None or ticket.lane is not lane:
+            return
+        for sequence in ticket.choices:
+            self._core.remove(sequence)
+        if ticket.job:
+            self._intake.forget(ticket.job)
+        self._close(ticket)
 
     def _check_fit(self, sequence: Sequence) -> None:
         if not self._core.fits(sequence.limit):
@@ -170,16 +205,22 @@ class Desk:
     def _send(self, ticket: Ticket, event: Event) -> None:
         data = encode_event(event)
         if self._tickets.get(ticket.id, ticket) is ticket:  # a refused twin must not speak among another's events
-            self._outbox.put(self._subjects.tokens(ticket.id), data)
+            if ticket.lane:
+                self._outbox.put_logged(ticket.lane, data, final=isinstance(event, FinalEvent))
+            elif not ticket.job:
+                self._outbox.put(self._subjects.tokens(ticket.id), data)
         if ticket.reply:
             self._outbox.put(ticket.reply, data)
 
     def _finish(self, ticket: Ticket, final: Event, error: PromptError | None = None) -> None:
         self._send(ticket, final)
+        if ticket.job:
+            self._unsettled.put_nowait((ticket, error))
+        self._close(ticket)
+
+    def _close(self, ticket: Ticket) -> None:
         if self._tickets.get(ticket.id) is ticket:
             del self._tickets[ticket.id]
-        if ticket.job:
-            self._unsettled.put_nowait((ticket.job, error))
         self.room.set()
         self.work.set()
         if not self._tickets:
@@ -188,10 +229,18 @@ class Desk:
     async def settle(self) -> None:
         """Settle durable prompts for ever, each only after its result is with the broker."""
         while True:
-            job, error = await self._unsettled.get()
-            await self._outbox.drained()
-            await self._intake.settle(job, error)
+            ticket, error = await self._unsettled.get()
+            if ticket.lane and ticket.lane.opened:
+                await ticket.lane.ended.wait()
+            if ticket.job:
+                await self._settle(ticket.job, error, elsewhere=ticket.lane is not None and ticket.lane.overtaken)
             self._unsettled.task_done()
+
+    async def _settle(self, job: Job, error: PromptError | None, *, elsewhere: bool) -> None:
+        if elsewhere:
+            self._intake.forget(job)
+        else:
+            await self._intake.settle(job, error)
 
     async def finished(self) -> None:
         """Return once every accepted request is answered and settled."""

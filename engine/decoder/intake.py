@@ -6,16 +6,19 @@ from collections.abc import Awaitable
 from typing import Final, Protocol
 from uuid import uuid4
 
-from engine.contract.errors import BrokerError, ErrorCode, PromptError
+from engine.contract.errors import RETRY_AFTER, BrokerError, ErrorCode, PromptError
+from engine.contract.history import history, prompt_key
 from engine.contract.ids import RequestId
 from engine.contract.prompt import PromptRequest, parse_prompt, peek_id
 from engine.decoder.admission import now
+from engine.decoder.outbox import Lane
 from engine.decoder.ticket import Ticket
-from engine.transport.base import Inbox, Job, Transport, WorkQueue
+from engine.transport.base import EventLog, Inbox, Job, Transport, WorkQueue
+from engine.transport.durable import ACK_WAIT
 from engine.transport.subjects import Subjects
 
 TAKE_SECONDS: Final = 2.0  # one pull request waits that long at the broker
-KEEP_SECONDS: Final = 10.0  # a third of the queue's ack wait
+KEEP_SECONDS: Final = ACK_WAIT / 3
 BACKOFF_SECONDS: Final = 0.5
 log = logging.getLogger("shardline.decoder")
 
@@ -27,6 +30,10 @@ class Reception(Protocol):
 
     def places(self) -> int:
         """How many more requests it takes."""
+        ...
+
+    def answers(self, request: RequestId) -> bool:
+        """Whether a request with this id is open here."""
         ...
 
     async def accept(self, ticket: Ticket, request: PromptRequest) -> None:
@@ -44,9 +51,10 @@ class Intake:
     def __init__(self, transport: Transport, subjects: Subjects, *, max_deliveries: int) -> None:
         self._transport, self._subjects = transport, subjects
         self._max_deliveries = max_deliveries
+        self.resumed = 0  # answers that another decoder began
         self.jobs: dict[int, Job] = {}  # durable prompts not yet settled, by their place in the stream
 
-    async def from_queue(self, queue: WorkQueue, desk: Reception) -> None:
+    async def from_queue(self, queue: WorkQueue, events: EventLog, desk: Reception) -> None:
         """Pull durable prompts for ever."""
         while True:
             await desk.room.wait()
@@ -57,20 +65,42 @@ class Intake:
                 await asyncio.sleep(BACKOFF_SECONDS)  # the broker says nothing when it is well again
                 continue
             for job in jobs:
-                await self._take(job, desk)
+                await self._take(job, events, desk)
 
-    async def _take(self, job: Job, desk: Reception) -> None:
-        ticket = Ticket(peek_id(job.data) or RequestId(f"q{job.sequence}"), now(), job)
+    async def _take(self, job: Job, events: EventLog, desk: Reception) -> None:
+        """Open what a job asks for, or go on with what another decoder began."""
+        if job.sequence in self.jobs:
+            self.jobs[job.sequence] = job  # redelivered while we work on it: settle the newer delivery
+            return
+        request, key = peek_id(job.data) or RequestId(f"q{job.sequence}"), prompt_key(job.sequence, job.data)
+        if desk.answers(request):
+            desk.refuse(Ticket(request, now(), job), _twin(request))
+            return
+        try:
+            told = history(await events.read(request), key)
+        except BrokerError as error:
+            log.warning("prompt %d is left for later: %s", job.sequence, error)
+            await _try(job.give_back(BACKOFF_SECONDS))
+            return
+        if told.state == "finished":
+            await _try(job.done())
+        elif told.state == "foreign":
+            desk.refuse(Ticket(request, now(), job), _twin(request))
+        else:
+            ticket = Ticket(request, now(), job, lane=Lane(request, key, told.place), told=told)
+            await self._open(ticket, job, desk)
+
+    async def _open(self, ticket: Ticket, job: Job, desk: Reception) -> None:
+        if ticket.told.state == "begun":
+            self.resumed += 1
+            log.info("request %s goes on behind event %d", ticket.id, ticket.told.next_seq - 1)
         try:
             request = parse_prompt(job.data)
-            if job.deliveries > self._max_deliveries:
-                reason = f"given up after {self._max_deliveries} deliveries without an answer"
+            if job.deliveries > self._max_deliveries + ticket.told.next_seq:  # what brought an event was not in vain
+                reason = f"given up after {job.deliveries - 1} deliveries without an answer"
                 raise PromptError(ErrorCode.TOO_MANY_DELIVERIES, reason)
         except PromptError as error:
             desk.refuse(ticket, error)
-            return
-        if job.sequence in self.jobs:
-            self.jobs[job.sequence] = job  # redelivered while we work on it: settle the newer delivery
             return
         await desk.accept(ticket, request)
 
@@ -82,7 +112,7 @@ class Intake:
             try:
                 request = parse_prompt(message.data)
                 if desk.places() <= 0:
-                    raise PromptError(ErrorCode.OVERLOADED, "all places are taken: try again in a few seconds")
+                    raise PromptError(ErrorCode.OVERLOADED, f"all places are taken: try again in {RETRY_AFTER} s")
             except PromptError as error:
                 desk.refuse(ticket, error)
             else:
@@ -100,11 +130,19 @@ class Intake:
         job = self.jobs.pop(job.sequence, job)
         await _try(job.done() if error is None else job.bury(f"{error.code}: {error}"))
 
+    def forget(self, job: Job) -> None:
+        """Somebody else answers it: its acknowledgement is theirs."""
+        self.jobs.pop(job.sequence, None)
+
     async def give_back(self) -> None:
         """Let another decoder have what is unsettled."""
         for job in list(self.jobs.values()):
             await _try(job.give_back(0.0))
         self.jobs.clear()
+
+
+def _twin(request: RequestId) -> PromptError:
+    return PromptError(ErrorCode.DUPLICATE_ID, f"a request {request!r} is already being answered")
 
 
 async def _try(action: Awaitable[None]) -> None:

@@ -19,7 +19,7 @@ from engine.contract.control import (
     from_json,
     to_json,
 )
-from engine.contract.errors import BrokerError, FrameError, NoResponderError
+from engine.contract.errors import BrokerError, FrameError, LeaseLostError, NoResponderError
 from engine.contract.ids import Epoch, Incarnation
 from engine.decoder.fleet import Fleet
 from engine.transport.base import Incoming, Lease, Transport
@@ -59,14 +59,20 @@ class Pipeline:
         self._heard = asyncio.Event()
         self._started = time.monotonic()
         self.waits_for = "the broker"
+        self.owned = asyncio.Event()  # no other decoder serves this pipeline
 
     def observe(self, message: Incoming) -> None:
-        """Take in a heartbeat of anybody; what is not one is ignored."""
+        """Take in a heartbeat of anybody; what is not one is ignored.
+
+        Raises LeaseLostError when another decoder has raised the epoch: steps of ours would only time out.
+        """
         now = time.monotonic()
         try:
             if message.subject.startswith(self._subjects.decoder_heartbeat("")):
-                other = from_json(DecoderHeartbeat, message.data).decoder
-                self._decoders[other] = now
+                other = from_json(DecoderHeartbeat, message.data)
+                self._decoders[other.decoder] = now
+                if other.decoder != self._decoder and other.epoch > (self._revision or other.epoch):
+                    raise LeaseLostError(f"decoder {other.decoder} on {other.host} has taken the pipeline's lease")
             else:
                 self._fleet.observe(from_json(StageHeartbeat, message.data), now)
         except FrameError as error:
@@ -97,6 +103,7 @@ class Pipeline:
             self._decoders.setdefault(holder, self._started)
             await self._wait(lambda: self._silent(holder))
         self._revision = found[0] if found else 0
+        self.owned.set()
 
     def _silent(self, holder: str) -> list[StageHeartbeat] | str:
         silent = time.monotonic() - self._decoders[holder] > SUSPECT_SECONDS

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from uuid import uuid4
 
 from engine.contract.control import HEARTBEAT_SECONDS, DecoderHeartbeat, to_json
-from engine.contract.errors import BrokerError
+from engine.contract.errors import BrokerError, LeaseLostError
 from engine.contract.ids import RequestId
 from engine.decoder.admission import Admission, now
 from engine.decoder.config import DecoderConfig
@@ -21,7 +21,7 @@ from engine.decoder.intake import Intake
 from engine.decoder.outbox import Outbox
 from engine.decoder.pipeline import Pipeline, Route
 from engine.monitoring.window import Rate
-from engine.transport.base import Inbox, Transport
+from engine.transport.base import EventLog, Inbox, Transport, WorkQueue
 from engine.transport.subjects import Subjects
 
 log = logging.getLogger("shardline.decoder")
@@ -55,7 +55,17 @@ class DecoderService:
         self._draining = False
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`; accepted requests are finished first (the caller bounds how long)."""
+        """Serve until `stop`; accepted requests are finished first (the caller bounds how long).
+
+        Raises LeaseLostError once another decoder serves the pipeline: it is handed the requests.
+        """
+        try:
+            await self._run(stop)
+        except* LeaseLostError:
+            await self._intake.give_back()
+            raise
+
+    async def _run(self, stop: asyncio.Event) -> None:
         subjects, desk, intake = self._subjects, self._desk, self._intake
         queue = await self._transport.work_queue(
             stream=subjects.prompt_stream,
@@ -63,22 +73,24 @@ class DecoderService:
             dead_stream=subjects.dead_stream,
             dead_subject=subjects.dead,
         )
+        events = await self._transport.event_log(
+            stream=subjects.event_stream, subject=subjects.events_root, shown=subjects.tokens_root, writer=self.id
+        )
         pipeline = await self._pipeline()
         async with (
             self._transport.subscribe(subjects.done(self.id, "*"), wake=desk.work) as done,
             self._transport.subscribe(subjects.heartbeats) as heartbeats,
-            self._transport.subscribe(subjects.generate, group="decoders") as generate,
             self._transport.subscribe(subjects.cancel) as cancels,
             asyncio.TaskGroup() as tasks,
         ):
-            sources = [intake.from_queue(queue, desk), intake.from_requests(generate, desk)]
+            sources = [self._take_jobs(pipeline, queue, events), self._take_requests(pipeline)]
             workers = [
                 self._observe(heartbeats, pipeline),
                 self._cancel(cancels),
                 intake.keep_jobs(),
                 desk.settle(),
                 desk.expire(),
-                self._outbox.run(),
+                self._outbox.run(events),
                 self._beat(pipeline),
                 self._drafting.run(),
                 self._serve(pipeline, done),
@@ -92,6 +104,16 @@ class DecoderService:
         lease = await self._transport.lease(bucket=self._subjects.lease_bucket, key="pipeline")
         fleet = Fleet(split=self._manifest.split, stages=len(self._manifest.stages))
         return Pipeline(self._transport, self._subjects, lease, fleet, decoder=self.id)
+
+    async def _take_jobs(self, pipeline: Pipeline, queue: WorkQueue, events: EventLog) -> None:
+        """Durable prompts, once the pipeline is ours: while another decoder serves it they are that one's."""
+        await pipeline.owned.wait()
+        await self._intake.from_queue(queue, events, self._desk)
+
+    async def _take_requests(self, pipeline: Pipeline) -> None:
+        await pipeline.owned.wait()
+        async with self._transport.subscribe(self._subjects.generate, group="decoders") as generate:
+            await self._intake.from_requests(generate, self._desk)
 
     async def _observe(self, heartbeats: Inbox, pipeline: Pipeline) -> None:
         while True:
@@ -134,6 +156,16 @@ class DecoderService:
     def running(self) -> int:
         """Sequences in the pipeline."""
         return len(self._core.running)
+
+    @property
+    def open_requests(self) -> int:
+        """Requests without their final event."""
+        return self._desk.open_requests
+
+    @property
+    def resumed(self) -> int:
+        """Answers that another decoder began and this one went on with."""
+        return self._intake.resumed
 
     @property
     def draft_failures(self) -> int:

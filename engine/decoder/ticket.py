@@ -3,9 +3,11 @@
 from dataclasses import dataclass, field
 
 from engine.contract.errors import PromptError
+from engine.contract.history import History
 from engine.contract.ids import RequestId
 from engine.contract.prompt import Choice, Event, FinalEvent, Timings, TokenEvent, TokenLogprob, Usage
 from engine.decoder.answer import Delta
+from engine.decoder.outbox import Lane
 from engine.decoder.sequence import Sequence
 from engine.transport.base import Job
 
@@ -26,10 +28,15 @@ class Ticket:
     arrived: float  # seconds, on the decoder's clock
     job: Job | None = None  # a durable prompt: settled when the result is out
     reply: str = ""  # a request/reply prompt: events go there too
+    lane: Lane | None = None  # a durable prompt: its events go into the log
+    told: History = field(default_factory=lambda: History("fresh"))  # by another decoder
     cancelled: bool = False
     choices: list[Sequence] = field(default_factory=list[Sequence])  # once it is accepted
     _seq: int = 0
     _held: dict[int, _Held] = field(default_factory=dict[int, _Held])
+
+    def __post_init__(self) -> None:
+        self._seq = self.told.next_seq
 
     @property
     def done(self) -> bool:
@@ -77,16 +84,17 @@ class Ticket:
 
     def failed(self, error: PromptError, now: float) -> Event:
         """The last event of a prompt that cannot be answered, or not any further."""
+        told = [event for event in self.told.tokens if event.index == 0]
         answer = self.choices[0].answer if self.choices else None
         return FinalEvent(
             request=self.id,
             seq=self._number(),
-            text=answer.text if answer else "",
-            ids=tuple(answer.ids) if answer else (),
+            text=answer.text if answer else "".join(event.text for event in told),
+            ids=tuple(answer.ids) if answer else tuple(token for event in told for token in event.ids),
             finish_reason="error",
             usage=self._usage(),
             timings=Timings(queued=0.0, first_token=0.0, total=self._since(now)),
-            error={"code": error.code, "message": str(error)},
+            error=error.as_fields(),
         )
 
     def _usage(self) -> Usage:

@@ -121,6 +121,11 @@ class Processes:
         self._logs = logs
         self._children: list[Child] = []
 
+    @property
+    def children(self) -> list[Child]:
+        """All that were started, in that order."""
+        return list(self._children)
+
     async def __aenter__(self) -> Self:
         self._logs.mkdir(parents=True, exist_ok=True)
         return self

@@ -12,6 +12,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from engine.contract.history import LoggedEvent
+
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
@@ -65,6 +67,17 @@ class Stored(NamedTuple):
     duplicate: bool = False  # it was there already, by its message id: this one is not stored
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A prompt that was given up."""
+
+    place: int  # among the dead letters
+    sequence: int  # of the prompt, when it was in the queue
+    reason: str
+    data: str  # the prompt, as text
+    cut: bool = False  # it was too long to be kept whole
+
+
 class Job(Protocol):
     """One prompt taken from the work queue. Unless settled it comes back after the queue's ack wait."""
 
@@ -93,7 +106,7 @@ class WorkQueue(Protocol):
     """The durable queue of prompts of one model."""
 
     async def put(self, data: bytes, *, message_id: str = "") -> Stored:
-        """Store a prompt, once per message id. Raises BrokerError when the queue is full or missing."""
+        """Store a prompt, once per message id. Raises OverloadedError, or BrokerError when the queue is missing."""
         ...
 
     async def take(self, limit: int, *, timeout: float) -> list[Job]:
@@ -102,6 +115,33 @@ class WorkQueue(Protocol):
 
     async def depth(self) -> QueueDepth:
         """How many prompts wait, are worked on, are dead."""
+        ...
+
+    async def letters(self) -> list[DeadLetter]:
+        """The dead letters that are kept, the oldest first."""
+        ...
+
+    async def remove_letter(self, place: int) -> None:
+        """Forget a dead letter; nothing happens when it is not there."""
+        ...
+
+
+class EventLog(Protocol):
+    """Events of durable prompts, kept for a while: whoever listens sees only what the log has taken.
+
+    It is the fence between decoders as well: an event is taken only behind the one that its writer knows as the last.
+    """
+
+    async def read(self, request: str) -> list[LoggedEvent]:
+        """Everything kept under a request id, in order."""
+        ...
+
+    async def append(self, request: str, data: bytes, *, prompt: str, after: int) -> int:
+        """Add an event behind the one at place `after` (0: there is none) and show it to listeners; its own place.
+
+        Doing it again after a failure adds nothing twice. Raises OvertakenError when somebody else has added one,
+        BrokerError when it may or may not have been added.
+        """
         ...
 
 
@@ -153,6 +193,13 @@ class Transport(Protocol):
 
     async def work_queue(self, *, stream: str, subject: str, dead_stream: str, dead_subject: str) -> WorkQueue:
         """The durable queue, created if missing. Raises BrokerError when the broker has no JetStream."""
+        ...
+
+    async def event_log(self, *, stream: str, subject: str, shown: str, writer: str = "") -> EventLog:
+        """The event log, created if missing: events go in at `<subject>.<request>`, and out at `<shown>.<request>`.
+
+        `writer` must be another one for each process that appends. Raises BrokerError when there is no JetStream.
+        """
         ...
 
     async def lease(self, *, bucket: str, key: str) -> Lease:

@@ -4,10 +4,21 @@ from typing import Final
 
 import orjson
 
-ACK_WAIT: Final = 30.0  # seconds without a sign of life until a prompt is handed to somebody else
+from engine.transport.base import DeadLetter
+
+ACK_WAIT: Final = 8.0  # seconds without a sign of life until a prompt is handed to somebody else
 MAX_PROMPTS: Final = 10_000  # waiting; more get an answer at once instead of an hour later
+EVENT_MARGIN: Final = 512  # bytes of max_payload for the headers of an event
+LOG_AGE: Final = 3600.0  # seconds that events are kept
+LOG_BYTES: Final = 128 * 1024 * 1024  # of all events, the oldest go first
 MAX_DEAD: Final = 10_000  # dead letters kept, the oldest go first
 DUPLICATE_SECONDS: Final = 120.0  # a prompt put again within it, with the same message id, is stored once
+
+
+def read_letter(place: int, data: bytes) -> DeadLetter:
+    """A dead letter as it is stored."""
+    fields = orjson.loads(data)
+    return DeadLetter(place, fields["sequence"], fields["reason"], fields["data"], "bytes" in fields)
 
 
 def dead_letter(sequence: int, reason: str, data: bytes, *, limit: int) -> bytes:

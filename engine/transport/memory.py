@@ -13,7 +13,7 @@ import orjson
 from engine.contract.errors import BrokerError, NoResponderError
 from engine.transport.base import Incoming
 from engine.transport.inbox import QueueInbox
-from engine.transport.memory_durable import LeaseCell, MemoryLease, MemoryQueue, PromptStore
+from engine.transport.memory_durable import EventStore, LeaseCell, MemoryLease, MemoryLog, MemoryQueue, PromptStore
 
 
 @dataclass(eq=False)
@@ -38,6 +38,7 @@ class MemoryBroker:
     subscriptions: list[Subscription] = field(default_factory=list[Subscription])
     queues: dict[str, PromptStore] = field(default_factory=dict[str, PromptStore])
     leases: dict[tuple[str, str], LeaseCell] = field(default_factory=dict[tuple[str, str], LeaseCell])
+    logs: dict[str, EventStore] = field(default_factory=dict[str, EventStore])
     deliveries: int = 0  # to groups, in turn
     requests: int = 0  # made so far: each has its own inbox
 
@@ -150,6 +151,16 @@ class MemoryTransport:
             await self.publish(dead_subject, letter)
 
         return MemoryQueue(store, self._check_connected, publish_letter, self.max_payload)
+
+    async def event_log(self, *, stream: str, subject: str, shown: str, writer: str = "") -> MemoryLog:
+        """See Transport. Nobody writes to `subject` here: an appended event appears at `shown` at once."""
+        self._check_connected()
+        store = self._broker.logs.setdefault(stream, EventStore())
+
+        def show(request: str, data: bytes) -> None:
+            self._broker.publish(f"{shown}.{request}", data, "", self)
+
+        return MemoryLog(store, self._check_connected, show, writer)
 
     async def lease(self, *, bucket: str, key: str) -> MemoryLease:
         """See Transport."""

@@ -1,16 +1,14 @@
-"""The durable things of the in-process twin: the queue of prompts and the lease."""
+"""The durable things of the in-process twin: the queue of prompts, the event log and the lease."""
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
-import orjson
-
-from engine.contract.errors import BrokerError, LeaseLostError
-from engine.transport.base import Job, QueueDepth, Stored
-from engine.transport.durable import ACK_WAIT, DUPLICATE_SECONDS, dead_letter
+from engine.contract.errors import RETRY_AFTER, BrokerError, LeaseLostError, OverloadedError, OvertakenError
+from engine.contract.history import LoggedEvent
+from engine.transport.base import DeadLetter, Job, QueueDepth, Stored
+from engine.transport.durable import ACK_WAIT, DUPLICATE_SECONDS, dead_letter, read_letter
 
 
 @dataclass(eq=False)
@@ -28,7 +26,8 @@ class PromptStore:
 
     def __init__(self, subject: str, clock: Callable[[], float], limit: int) -> None:
         self.subject = subject
-        self.dead: list[dict[str, Any]] = []
+        self.dead: dict[int, bytes] = {}  # by place
+        self.buried = 0  # ever
         self._clock, self._limit = clock, limit
         self._sequence = 0
         self._pending: deque[Prompt] = deque()
@@ -37,12 +36,12 @@ class PromptStore:
         self._changed = asyncio.Event()
 
     def store(self, data: bytes, message_id: str = "") -> Stored:
-        """Keep a prompt, once per message id. Raises BrokerError when the queue is full."""
+        """Keep a prompt, once per message id. Raises OverloadedError when the queue is full."""
         stored = self._stored.get(message_id)
         if stored and self._clock() - stored[0] < DUPLICATE_SECONDS:
             return Stored(stored[1], duplicate=True)
         if len(self._pending) + len(self._working) >= self._limit:
-            raise BrokerError(f"the prompt queue is full ({self._limit}): try again later")
+            raise OverloadedError(f"the prompt queue is full ({self._limit}): try again in {RETRY_AFTER} s")
         self._sequence += 1
         if message_id:
             self._stored[message_id] = (self._clock(), self._sequence)
@@ -130,6 +129,14 @@ class MemoryQueue:
         """See WorkQueue."""
         return self.store().depth()
 
+    async def letters(self) -> list[DeadLetter]:
+        """See WorkQueue."""
+        return [read_letter(place, letter) for place, letter in self.store().dead.items()]
+
+    async def remove_letter(self, place: int) -> None:
+        """See WorkQueue."""
+        self.store().dead.pop(place, None)
+
     def store(self) -> PromptStore:
         """The store, if the broker can be reached. Raises BrokerError."""
         self._check_connected()
@@ -137,7 +144,9 @@ class MemoryQueue:
 
     async def bury(self, letter: bytes) -> None:
         """Keep a dead letter, and show it to whoever listens."""
-        self.store().dead.append(orjson.loads(letter))
+        store = self.store()
+        store.buried += 1
+        store.dead[store.buried] = letter
         await self._publish_letter(letter)
 
     @property
@@ -171,6 +180,43 @@ class MemoryJob:
         """See Job."""
         await self._queue.bury(dead_letter(self.sequence, reason, self.data, limit=self._queue.max_payload - 1024))
         await self.done()
+
+
+@dataclass(slots=True)
+class EventStore:
+    """What the broker holds of one event log, with each event's writer."""
+
+    events: defaultdict[str, list[tuple[LoggedEvent, str]]] = field(default_factory=lambda: defaultdict(list))
+    place: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class MemoryLog:
+    """See EventLog: one transport's hold on a store."""
+
+    _store: EventStore
+    _check_connected: Callable[[], None]
+    _show: Callable[[str, bytes], None]
+    _writer: str
+
+    async def read(self, request: str) -> list[LoggedEvent]:
+        """See EventLog."""
+        self._check_connected()
+        return [event for event, _ in self._store.events[request]]
+
+    async def append(self, request: str, data: bytes, *, prompt: str, after: int) -> int:
+        """See EventLog."""
+        self._check_connected()
+        kept = self._store.events[request]
+        last, writer = kept[-1] if kept else (LoggedEvent(b"", "", 0), "")
+        if last.place != after:
+            if (last.data, writer) == (data, self._writer):
+                return last.place
+            raise OvertakenError(f"event {last.place} of request {request} is not ours")
+        self._store.place += 1
+        kept.append((LoggedEvent(bytes(data), prompt, self._store.place), self._writer))
+        self._show(request, bytes(data))
+        return self._store.place
 
 
 @dataclass(slots=True)

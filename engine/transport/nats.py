@@ -12,11 +12,12 @@ from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from engine.contract.errors import BrokerError, NoResponderError
-from engine.transport.base import Incoming, Lease, WorkQueue
+from engine.transport.base import EventLog, Incoming, Lease, WorkQueue
 from engine.transport.inbox import QueueInbox
 from engine.transport.nats_client import WATCH_SECONDS, Echo, Lifeline, RepairedClient, Watchdog
 from engine.transport.nats_connect import close_client, open_client
 from engine.transport.nats_lease import open_lease
+from engine.transport.nats_log import open_log
 from engine.transport.nats_queue import open_queue
 
 BARRIER_SECONDS: Final = 5.0
@@ -110,6 +111,10 @@ class NatsTransport:
         return await open_queue(
             self._client, self._url, stream=stream, subject=subject, dead_stream=dead_stream, dead_subject=dead_subject
         )
+
+    async def event_log(self, *, stream: str, subject: str, shown: str, writer: str = "") -> EventLog:
+        """See Transport."""
+        return await open_log(self._client, self._url, stream=stream, subject=subject, shown=shown, writer=writer)
 
     async def lease(self, *, bucket: str, key: str) -> Lease:
         """See Transport."""

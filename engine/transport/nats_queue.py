@@ -10,12 +10,20 @@ from typing import Any, Final
 from nats.aio.msg import Msg
 from nats.errors import TimeoutError as NatsTimeoutError
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
-from nats.js.errors import APIError, NoStreamResponseError
+from nats.js.api import (
+    AckPolicy,
+    ConsumerConfig,
+    DiscardPolicy,
+    RawStreamMsg,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+)
+from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
-from engine.contract.errors import BrokerError
-from engine.transport.base import Job, QueueDepth, Stored
-from engine.transport.durable import ACK_WAIT, DUPLICATE_SECONDS, MAX_DEAD, MAX_PROMPTS, dead_letter
+from engine.contract.errors import RETRY_AFTER, BrokerError, OverloadedError
+from engine.transport.base import DeadLetter, Job, QueueDepth, Stored
+from engine.transport.durable import ACK_WAIT, DUPLICATE_SECONDS, MAX_DEAD, MAX_PROMPTS, dead_letter, read_letter
 from engine.transport.nats_client import RepairedClient
 from engine.transport.nats_jetstream import (
     ANSWER_SECONDS,
@@ -32,6 +40,7 @@ DEAD_BYTES: Final = 64 * 1024 * 1024
 LETTER_MARGIN: Final = 1024  # bytes of max_payload for the headers of a dead letter
 _MAX_ACK_PENDING: Final = 2 * MAX_PROMPTS  # never the bound: decoders take what they have places for
 _RETRY_SECONDS: Final = 0.25
+NO_MESSAGE: Final = 10043  # there is none with that number (of a stream that lost it)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +117,7 @@ class NatsQueue:
                     raise BrokerError(f"the stream {place.stream} is gone: restart decoder-run") from error
                 await asyncio.sleep(_RETRY_SECONDS)
             except APIError as error:
-                raise BrokerError(_refusal(error)) from error
+                raise _refusal(error) from error
             except NatsTimeoutError as error:
                 raise BrokerError(
                     f"the broker has not confirmed the prompt within {ANSWER_SECONDS:.0f} s; it may be stored"
@@ -171,13 +180,44 @@ class NatsQueue:
             dead=dead.state.messages,
         )
 
+    async def letters(self) -> list[DeadLetter]:
+        """See WorkQueue."""
+        place, found, at = self._place, list[DeadLetter](), 1
+        try:
+            while (letter := await self._letter(at)) is not None:
+                found.append(read_letter(letter.seq or 0, letter.data or b""))
+                at = found[-1].place + 1
+        except API_ERRORS as error:
+            raise BrokerError(f"cannot read the dead letters in {place.dead_stream}: {error}") from error
+        return found
 
-def _refusal(error: APIError) -> str:
+    async def _letter(self, at: int) -> RawStreamMsg | None:
+        """The first at that place or behind it."""
+        place = self._place
+        try:
+            return await place.js.get_msg(place.dead_stream, seq=at, subject=place.dead_subject, next=True)
+        except NotFoundError:
+            return None
+
+    async def remove_letter(self, place: int) -> None:
+        """See WorkQueue."""
+        try:
+            await self._place.js.delete_msg(self._place.dead_stream, place)
+        except APIError as error:
+            if error.err_code != NO_MESSAGE:
+                raise BrokerError(f"cannot remove dead letter {place}: {error.description}") from error
+        except API_ERRORS as error:
+            raise BrokerError(f"cannot remove dead letter {place}: {error}") from error
+
+
+def _refusal(error: APIError) -> BrokerError:
     if error.err_code == STREAM_FULL:
-        return f"the prompt queue is full ({MAX_PROMPTS}): try again later"
+        return OverloadedError(f"the prompt queue is full ({MAX_PROMPTS}): try again in {RETRY_AFTER} s")
     if error.err_code in NO_ROOM:
-        return "the broker has no room left for prompts: try again later, or give JetStream more (max_file)"
-    return f"the broker does not take the prompt: {error.description}"
+        return BrokerError(
+            "the broker has no room left for prompts: try again later, or give JetStream more (max_file)"
+        )
+    return BrokerError(f"the broker does not take the prompt: {error.description}")
 
 
 def _job(place: _Place, message: Msg) -> "NatsJob":

@@ -67,6 +67,11 @@ class Subjects:
         return f"SHARDLINE_{self.deployment}_{self.model}_DEAD"
 
     @property
+    def event_stream(self) -> str:
+        """Name of the stream that is the event log."""
+        return f"SHARDLINE_{self.deployment}_{self.model}_EVENTS"
+
+    @property
     def lease_bucket(self) -> str:
         """Name of the key-value bucket that holds the pipeline's lease."""
         return f"SHARDLINE_{self.deployment}_{self.model}_LEASE"
@@ -93,9 +98,19 @@ class Subjects:
         """
         return f"{self.root}.done.{decoder}.{epoch}"
 
-    def tokens(self, request: RequestId) -> str:
-        """Numbered token events and the final one."""
-        return f"{self.root}.tokens.{request}"
+    def tokens(self, request: RequestId | str) -> str:
+        """Numbered token events and the final one; those of durable prompts come by way of the event log."""
+        return f"{self.tokens_root}.{request}"
+
+    @property
+    def tokens_root(self) -> str:
+        """Where the event log shows what it has taken, each request's events under its id."""
+        return f"{self.root}.tokens"
+
+    @property
+    def events_root(self) -> str:
+        """Where decoders write into the event log, likewise (docs/decisions/0011)."""
+        return f"{self.root}.events"
 
     @property
     def cancel(self) -> str:

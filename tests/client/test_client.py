@@ -73,3 +73,40 @@ def test_an_event_that_is_none_is_an_error_of_one_line(data: bytes) -> None:
 def test_the_error_of_a_newer_decoder_is_understood() -> None:
     assert prompt_error({"code": "overloaded", "message": "later"}).code is ErrorCode.OVERLOADED
     assert prompt_error({"code": "moon_phase", "message": "wait"}).code is ErrorCode.INTERNAL
+
+
+class Log:
+    """What the event log answers, one time after the other."""
+
+    def __init__(self, *answers: tuple[Event, ...] | BrokerError) -> None:
+        self.answers = list(answers)
+
+    async def __call__(self) -> tuple[Event, ...]:
+        answer = self.answers.pop(0)
+        if isinstance(answer, BrokerError):
+            raise answer
+        return answer
+
+
+def caught_up(log: Log, *events: Event) -> list[int]:
+    async def main() -> list[int]:
+        inbox = QueueInbox(100, None)
+        for event in events:
+            inbox.put("s", encode_event(event))
+        return [event.seq async for event in numbered(inbox, log, patience=0.01)]
+
+    return asyncio.run(main())
+
+
+def test_a_missing_event_is_read_from_the_log() -> None:
+    assert caught_up(Log((token(0), token(1), token(2))), token(0), token(2), final(3)) == [0, 1, 2, 3]
+
+
+def test_silence_is_ended_by_the_log() -> None:
+    log = Log((token(0), token(1)), BrokerError("away"), (token(0), token(1)), (token(0), token(1), final(2)))
+    assert caught_up(log, token(0)) == [0, 1, 2]
+
+
+def test_a_gap_in_the_log_too_is_an_error() -> None:
+    with pytest.raises(BrokerError, match="1 is missing"):
+        caught_up(Log((token(0), token(2))), token(0), token(2))

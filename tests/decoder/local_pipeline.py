@@ -176,6 +176,16 @@ def config(**changes: Any) -> DecoderConfig:
     return DecoderConfig(**(values | changes))
 
 
+class Clock:
+    """The broker's, in seconds; a test may let time pass."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
+
+
 class Pipeline:
     """Starts and kills the parts."""
 
@@ -292,7 +302,7 @@ async def pipeline(
 ) -> AsyncGenerator[Pipeline]:
     """A pipeline of arithmetic shards; `whole`: with its workers and decoder started."""
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-        here = Pipeline(MemoryBroker(clock=time.monotonic), tasks, stages, heartbeat, **settings)
+        here = Pipeline(MemoryBroker(clock=Clock()), tasks, stages, heartbeat, **settings)
         if whole:
             await here.start()
         yield here

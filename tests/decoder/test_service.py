@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from engine.contract.errors import BrokerError, ErrorCode, PromptError
+from engine.contract.errors import BrokerError, ErrorCode, OverloadedError, PromptError
 from engine.contract.messages import Step, StepResult
 from engine.contract.prompt import FinalEvent, TokenEvent, decode_event
 from engine.decoder.fleet import Fleet
@@ -218,6 +218,34 @@ def test_a_higher_priority_is_served_first() -> None:
     run(test, max_running=1)
 
 
+def test_with_all_places_taken_a_request_is_told_at_once_when_to_come_back() -> None:
+    async def test(here: Pipeline) -> None:
+        running = here.client.generate(prompt="why", max_tokens=150)
+        await anext(running)
+        [refused] = [event async for event in here.client.generate_now(prompt="x")]
+        assert isinstance(refused, FinalEvent)
+        assert refused.error is not None
+        assert (refused.error["code"], refused.error["retry_after"]) == ("overloaded", "5")
+        *_, last = [event async for event in running]
+        assert last.text == answer_to("why", 150)
+
+    run(test, max_running=1, max_waiting=0)
+
+
+def test_a_full_queue_refuses_at_once_and_takes_prompts_again_when_there_is_room() -> None:
+    async def test(here: Pipeline) -> None:
+        here.broker.max_prompts = 2
+        early = [asyncio.create_task(here.client.complete(prompt="why", max_tokens=5)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(OverloadedError, match="try again in 5 s"):
+            await here.client.complete(prompt="x", max_tokens=5)
+        await here.start()
+        assert [final.text for final in await asyncio.gather(*early)] == [answer_to("why", 5)] * 2
+        assert (await here.client.complete(prompt="x", max_tokens=5)).text == answer_to("x", 5)
+
+    run(test, whole=False)
+
+
 def test_an_id_in_use_is_refused_and_the_running_request_goes_on() -> None:
     async def test(here: Pipeline) -> None:
         running = here.client.generate(id="twin", prompt="why", max_tokens=100)
@@ -324,11 +352,12 @@ def test_stopping_finishes_what_was_accepted() -> None:
     run(test, whole=False)
 
 
-def test_an_id_used_again_while_the_queue_remembers_it_is_refused_at_once() -> None:
+def test_an_id_used_again_gives_the_same_prompt_its_answer_and_another_prompt_none() -> None:
     async def test(here: Pipeline) -> None:
         assert (await here.client.complete(id="mine", prompt="why", max_tokens=3)).text == answer_to("why", 3)
+        assert (await here.client.complete(id="mine", prompt="why", max_tokens=3)).text == answer_to("why", 3)
         with pytest.raises(PromptError, match="another id") as caught:
-            await here.client.complete(id="mine", prompt="why", max_tokens=3)
+            await here.client.complete(id="mine", prompt="why", max_tokens=4)
         assert caught.value.code is ErrorCode.DUPLICATE_ID
         running = here.client.generate(id="yours", prompt="why", max_tokens=100)
         await anext(running)

@@ -5,8 +5,9 @@ import asyncio
 import orjson
 import pytest
 
-from engine.contract.errors import BrokerError, LeaseLostError, NoResponderError
-from engine.transport.base import Transport, WorkQueue
+from engine.contract.errors import BrokerError, LeaseLostError, NoResponderError, OvertakenError
+from engine.contract.history import LoggedEvent
+from engine.transport.base import EventLog, Transport, WorkQueue
 from tests.transport.conftest import WithTwo
 
 
@@ -326,5 +327,80 @@ def test_a_new_lease_is_refused_while_there_is_one(with_two: WithTwo) -> None:
         with pytest.raises(LeaseLostError):
             await lease.write(b"them", after=0)
         assert await lease.read() == (1, b"me")
+
+    with_two(test)
+
+
+async def log_of(transport: Transport, writer: str = "") -> EventLog:
+    return await transport.event_log(stream="E", subject="q.events", shown="q.tokens", writer=writer)
+
+
+def test_what_the_event_log_takes_is_shown_and_can_be_read_again(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        log = await log_of(one, "one")
+        async with two.subscribe("q.tokens.r") as inbox:
+            first = await log.append("r", b"a", prompt="p", after=0)
+            await log.append("other", b"x", prompt="o", after=0)
+            second = await log.append("r", b"b", prompt="p", after=first)
+            assert [(await inbox.get()).data, (await inbox.get()).data] == [b"a", b"b"]
+        expected = [LoggedEvent(b"a", "p", first), LoggedEvent(b"b", "p", second)]
+        assert await (await log_of(two)).read("r") == expected
+        assert await log.read("nobody") == []
+
+    with_two(test)
+
+
+def test_an_event_behind_another_than_the_last_is_neither_taken_nor_shown(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        mine, theirs = await log_of(one, "one"), await log_of(two, "two")
+        place = await mine.append("r", b"a", prompt="p", after=0)
+        async with one.subscribe("q.tokens.r") as inbox:
+            for after in (0, place - 1):
+                with pytest.raises(OvertakenError):
+                    await theirs.append("r", b"a", prompt="p", after=after)
+            await theirs.append("r", b"b", prompt="p", after=place)
+            with pytest.raises(OvertakenError):
+                await mine.append("r", b"c", prompt="p", after=place)
+            assert (await inbox.get()).data == b"b"
+            await one.barrier()
+            assert inbox.take() is None
+
+    with_two(test)
+
+
+def test_an_event_added_again_by_its_writer_is_there_once(with_two: WithTwo) -> None:
+    async def test(one: Transport, _: Transport) -> None:
+        log = await log_of(one, "one")
+        assert await log.append("r", b"a", prompt="p", after=0) == await log.append("r", b"a", prompt="p", after=0)
+        assert len(await log.read("r")) == 1
+
+    with_two(test)
+
+
+def test_a_long_answer_is_read_whole_and_in_order(with_two: WithTwo) -> None:
+    async def test(one: Transport, _: Transport) -> None:
+        log, place = await log_of(one, "one"), 0
+        wanted = [str(i).encode() for i in range(1200)]
+        for data in wanted:
+            place = await log.append("r", data, prompt="p", after=place)
+        assert [event.data for event in await log.read("r")] == wanted
+
+    with_two(test)
+
+
+def test_dead_letters_can_be_read_and_removed_one_by_one(with_two: WithTwo) -> None:
+    async def test(one: Transport, two: Transport) -> None:
+        queue = await queue_of(one)
+        for data in (b"a", b"b", b"c"):
+            await queue.put(data)
+            [job] = await queue.take(1, timeout=5)
+            await job.bury(f"why {data.decode()}")
+        other = await queue_of(two)
+        first, second, third = await other.letters()
+        assert (second.data, second.reason, second.sequence, second.cut) == ("b", "why b", 2, False)
+        await other.remove_letter(second.place)
+        await other.remove_letter(second.place)
+        assert await queue.letters() == [first, third]
+        assert (await queue.depth()).dead == 2
 
     with_two(test)

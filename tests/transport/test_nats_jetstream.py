@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from nats.js import JetStreamContext
 
-from engine.contract.errors import BrokerError, LeaseLostError
+from engine.contract.errors import BrokerError, LeaseLostError, OverloadedError
 from engine.local.broker import embedded_broker
 from engine.transport.base import WorkQueue
 from engine.transport.nats import NatsTransport, connect
@@ -45,8 +45,9 @@ def test_a_full_queue_refuses_and_says_so() -> None:
         await js.add_stream(name="Q", subjects=["q.prompt"], retention="workqueue", discard="new", max_msgs=1)
         queue = await queue_of(transport)
         await queue.put(b"x")
-        with pytest.raises(BrokerError, match="the prompt queue is full"):
+        with pytest.raises(OverloadedError, match="the prompt queue is full") as caught:
             await queue.put(b"y")
+        assert (caught.value.code, caught.value.retry_after) == ("overloaded", 5)
 
     with_broker(test)
 
