@@ -89,4 +89,4 @@ async def numbered(inbox: Inbox) -> AsyncIterator[Event]:
 
 def prompt_error(error: Mapping[str, str]) -> PromptError:
     """The error of a final event as an exception."""
-    return PromptError(ErrorCode(error["code"]), error["message"])
+    return PromptError(ErrorCode(error["code"]), error["message"], field=error.get("field", ""))

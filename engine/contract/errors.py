@@ -80,9 +80,9 @@ class LeaseLostError(BrokerError):
 class PromptError(ShardlineError):
     """A prompt that cannot be answered; becomes an error event."""
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    def __init__(self, code: ErrorCode, message: str, *, field: str = "") -> None:
         super().__init__(message)
-        self.code = code
+        self.code, self.field = code, field  # the prompt's field that is wrong, "" when it is not one
 
 
 class FrameError(ShardlineError):

@@ -80,6 +80,7 @@ def prompt_from_fields(fields: Mapping[str, Any]) -> PromptRequest:
         raise PromptError(
             ErrorCode.UNKNOWN_FIELD,
             f"unknown field {unknown[0]!r}; known are {', '.join(sorted(readers))}",
+            field=unknown[0],
         )
     values: dict[str, Any] = {name: readers[name](name, value) for name, value in fields.items() if value is not None}
     values["sampling"] = {name: values.pop(name) for name in SAMPLING_READERS if name in values}
@@ -92,7 +93,7 @@ def prompt_from_fields(fields: Mapping[str, Any]) -> PromptRequest:
 
 
 def _wrong(name: str, expected: str) -> PromptError:
-    return PromptError(ErrorCode.INVALID_PROMPT, f"{name!r} must be {expected}")
+    return PromptError(ErrorCode.INVALID_PROMPT, f"{name!r} must be {expected}", field=name)
 
 
 def _id(name: str, value: object) -> RequestId:
@@ -209,13 +210,23 @@ class Timings:
     total: float
 
 
+@dataclass(frozen=True, slots=True)
+class TopLogprob:
+    """One of the likeliest tokens at a place."""
+
+    id: int
+    logprob: float
+    bytes: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprob:
     """How likely the model itself found a token: natural logarithms, before temperature, penalties and grammar."""
 
     id: int
     logprob: float
-    top: tuple[tuple[int, float], ...] = ()  # likeliest tokens and theirs
+    bytes: tuple[int, ...] = ()  # UTF-8 of what the token adds to a text, of a special token its name
+    top: tuple[TopLogprob, ...] = ()  # likeliest tokens and theirs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +262,7 @@ class FinalEvent:
     finish_reason: FinishReason
     usage: Usage
     timings: Timings
-    error: Mapping[str, str] | None = None  # code and message
+    error: Mapping[str, str] | None = None  # code, message, and the field of the prompt that is wrong, if it is one
     logprobs: tuple[TokenLogprob, ...] = ()
     choices: tuple[Choice, ...] = ()  # all of them, when several were asked for
 
@@ -287,7 +298,12 @@ def _restore(fields: dict[str, Any]) -> dict[str, Any]:
     fields["ids"] = tuple(fields["ids"])
     if "logprobs" in fields:
         fields["logprobs"] = tuple(
-            TokenLogprob(id=one["id"], logprob=one["logprob"], top=tuple((i, p) for i, p in one["top"]))
+            TokenLogprob(
+                id=one["id"],
+                logprob=one["logprob"],
+                bytes=tuple(one["bytes"]),
+                top=tuple(TopLogprob(top["id"], top["logprob"], tuple(top["bytes"])) for top in one["top"]),
+            )
             for one in fields["logprobs"]
         )
     return fields

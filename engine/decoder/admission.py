@@ -39,6 +39,7 @@ class Admission:
             raise PromptError(
                 ErrorCode.INVALID_PROMPT,
                 f"'logit_bias' names token {most}; this model has {self.manifest.vocabulary} tokens",
+                field="logit_bias",
             )
         return sampling
 
@@ -61,6 +62,7 @@ class Admission:
             raise PromptError(
                 ErrorCode.INVALID_PROMPT,
                 f"'max_tokens' is {request.max_tokens}; the context of this model is {context} tokens",
+                field="max_tokens",
             )
         room = context - len(tokens)
         max_tokens = min(request.max_tokens or self.default_max_tokens, room)
@@ -69,12 +71,13 @@ class Admission:
             max_tokens=max_tokens,
             stop=request.stop,
         )
+        wants_logprobs = sampling.logprobs is not None
         sequence = Sequence(
             id=choice_id(request_id, choice),
             tokens=tokens,
             prompt_length=len(tokens),
             limit=len(tokens) + max_tokens,
-            answer=Answer(rules, self.tokenizer.stream()),
+            answer=Answer(rules, self.tokenizer.stream(), self.tokenizer.pieces() if wants_logprobs else None),
             arrived=arrived,
             choice=choice,
             sampling=replace(sampling, seed=mix(sampling.seed + choice)) if choice else sampling,
@@ -91,7 +94,7 @@ class Admission:
         if request.response_format is None:
             return None
         if self.compiler is None:
-            raise PromptError(ErrorCode.INVALID_PROMPT, "'response_format' is not served by this decoder")
+            raise PromptError(ErrorCode.INVALID_PROMPT, "'response_format' is not served by this decoder", field="response_format")
         return self.compiler.constraint(request.response_format)
 
     def _drafts(self, request: PromptRequest) -> DraftState:
@@ -111,7 +114,7 @@ class Admission:
             try:
                 text = self.tokenizer.chat(request.messages)
             except ValueError as error:
-                raise PromptError(ErrorCode.INVALID_PROMPT, str(error)) from error
+                raise PromptError(ErrorCode.INVALID_PROMPT, str(error), field="messages") from error
             tokens = self.tokenizer.encode(text, special=False)
         if not tokens:
             raise PromptError(ErrorCode.INVALID_PROMPT, "the prompt has no tokens")

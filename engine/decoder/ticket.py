@@ -86,7 +86,7 @@ class Ticket:
             finish_reason="error",
             usage=self._usage(),
             timings=Timings(queued=0.0, first_token=0.0, total=self._since(now)),
-            error={"code": error.code, "message": str(error)},
+            error={"code": error.code, "message": str(error), **({"field": error.field} if error.field else {})},
         )
 
     def _usage(self) -> Usage:

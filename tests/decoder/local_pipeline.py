@@ -142,7 +142,10 @@ class ByteTokenizer:
         return "".join(message["content"] for message in messages)
 
     def stream(self) -> TextStream:
-        return ByteStream([bytes([i]) for i in range(VOCABULARY)])
+        return ByteStream(self.pieces())
+
+    def pieces(self) -> list[bytes]:
+        return [bytes([i]) for i in range(VOCABULARY)]
 
 
 def config(**changes: Any) -> DecoderConfig:
