@@ -10,6 +10,7 @@ import orjson
 from engine.contract.drafts import MAX_DRAFT_TOKENS
 from engine.contract.errors import ErrorCode, PromptError
 from engine.contract.ids import RequestId
+from engine.contract.logprobs import TokenLogprob, TopLogprob
 from engine.contract.response_format import ResponseFormat, read_response_format
 from engine.contract.sampling import SAMPLING_READERS, sampling_from
 
@@ -208,25 +209,6 @@ class Timings:
     queued: float  # until admitted to the pipeline
     first_token: float
     total: float
-
-
-@dataclass(frozen=True, slots=True)
-class TopLogprob:
-    """One of the likeliest tokens at a place."""
-
-    id: int
-    logprob: float
-    bytes: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenLogprob:
-    """How likely the model itself found a token: natural logarithms, before temperature, penalties and grammar."""
-
-    id: int
-    logprob: float
-    bytes: tuple[int, ...] = ()  # UTF-8 of what the token adds to a text, of a special token its name
-    top: tuple[TopLogprob, ...] = ()  # likeliest tokens and theirs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

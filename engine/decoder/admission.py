@@ -94,7 +94,9 @@ class Admission:
         if request.response_format is None:
             return None
         if self.compiler is None:
-            raise PromptError(ErrorCode.INVALID_PROMPT, "'response_format' is not served by this decoder", field="response_format")
+            raise PromptError(
+                ErrorCode.INVALID_PROMPT, "'response_format' is not served by this decoder", field="response_format"
+            )
         return self.compiler.constraint(request.response_format)
 
     def _drafts(self, request: PromptRequest) -> DraftState:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.contract.prompt import FinishReason, TokenLogprob, TopLogprob
+from engine.contract.logprobs import TokenLogprob, TopLogprob
+from engine.contract.prompt import FinishReason
 from engine.contract.side import Logprobs
 from engine.decoder.stopping import StopStrings
 from engine.decoder.tokenizer import TextStream
@@ -57,7 +58,9 @@ class Answer:
             text += self._shown_by(token)
         self.text += text
         ids = tuple(self.ids[before:])
-        logprobs = tuple(token_logprob(token, one, self.pieces) for token, one in zip(ids, known, strict=False) if one is not None)
+        logprobs = tuple(
+            token_logprob(token, one, self.pieces) for token, one in zip(ids, known, strict=False) if one is not None
+        )
         self.logprobs += logprobs
         return Delta(text, ids, self.finish, logprobs)
 
