@@ -65,11 +65,12 @@ class Models:
                         self._heard.set()
 
     async def first(self) -> None:
-        """Return once everybody who is there has been heard."""
+        """Return once what is known serves, or everybody who is there has had the time to say so."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LISTEN_SECONDS):
-                await self._heard.wait()
-                await asyncio.sleep(LISTEN_SECONDS)  # the others' heartbeats
+                while not self._known or any(map(self.outage, self._known)):
+                    self._heard.clear()
+                    await self._heard.wait()
 
     def _add(self, name: str) -> Collector:
         if name not in self._known:
