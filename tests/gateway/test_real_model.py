@@ -1,4 +1,4 @@
-"""Real processes, a real broker, the real model, and clients that others wrote: openai, sync and async, and LangChain."""
+"""Real processes, a broker, the real model, and clients that others wrote: openai, sync and async, and LangChain."""
 
 import asyncio
 import json
@@ -138,5 +138,5 @@ def test_a_stage_that_does_not_come_back_ends_the_stream_with_an_error(here: Run
         seen += list(chunks)
     assert "given up" in str(caught.value)
     assert not any(chunk.choices[0].finish_reason for chunk in seen)
-    with pytest.raises(APIError, match="is missing|waits for"):
+    with pytest.raises(APIError, match=r"is missing|waits for"):
         client.chat.completions.create(**ASKED)
