@@ -2,11 +2,13 @@
 
 import asyncio
 from engine.client.api import Shardline
+from engine.contract.prompt import TokenEvent
 
 async def main() -> None:
     async with Shardline("nats://127.0.0.1:4222") as pipeline:
         async for event in pipeline.stream("Why is the sky blue?", max_tokens=50):
-            print(event.text, end="", flush=True)
+            if isinstance(event, TokenEvent):  # the last one is a FinalEvent with the whole text
+                print(event.text, end="", flush=True)
 
 asyncio.run(main())
 """

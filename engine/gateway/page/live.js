@@ -79,7 +79,7 @@ function drawCurve(id, values, unit) {
   const points = values.map((value, i) => `${300 - (values.length - 1 - i) * (300 / (HISTORY - 1))},${78 - (value / most) * 74}`);
   $(id).firstElementChild.setAttribute("points", points.join(" "));
   const now = values.length ? values[values.length - 1] : 0;
-  $(`${id}-now`).textContent = `${+now.toFixed(1)} ${unit} now, ${+most.toFixed(1)} at most in ${values.length} s`;
+  $(`${id}-now`).textContent = `${+now.toFixed(1)} ${unit} now, ${+Math.max(0, ...values).toFixed(1)} at most in ${values.length} s`;
 }
 
 function drawFigures(model) {
