@@ -1,5 +1,6 @@
 """The HTTP side: routes, limits, error objects."""
 
+import asyncio
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,12 +15,13 @@ from engine.gateway.answering import EVENTS, Answering
 from engine.gateway.calls import Call, Calls
 from engine.gateway.errors import ApiError
 from engine.gateway.keys import Key, Keys
-from engine.gateway.live import Live
+from engine.gateway.live import MAX_PAGES, Live
 from engine.gateway.models import Models
 from engine.gateway.replies import ChatReply, CompletionReply, Head
 from engine.gateway.request import Asked, read_body, read_chat, read_completion
 from engine.transport.base import Transport
 
+BODY_SECONDS: Final = 30.0
 PAGE: Final = Path(__file__).parent / "page"
 FILES: Final = {"/": "text/html", "/live.css": "text/css", "/live.js": "text/javascript"}
 POLICY: Final = {
@@ -75,10 +77,15 @@ class Gateway:
         if kind != "application/json":
             raise ApiError(415, "the content-type must be application/json", code="unsupported_media_type")
         data = b""
-        async for part in request.stream():
-            data += part
-            if len(data) > self._max_body:
-                raise ApiError(413, f"the body is larger than {self._max_body} bytes", code="request_too_large")
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for part in request.stream():
+                    data += part
+                    if len(data) > self._max_body:
+                        reason = f"the body is larger than {self._max_body} bytes"
+                        raise ApiError(413, reason, code="request_too_large")
+        except TimeoutError:
+            raise ApiError(408, f"the body took longer than {BODY_SECONDS:g} s", code="request_timeout") from None
         return data
 
     async def list_models(self, request: Request) -> Response:
@@ -103,14 +110,16 @@ class Gateway:
         raise ApiError(404, "embeddings are not served: these models write text", code="unsupported_endpoint")
 
     async def health(self, request: Request) -> Response:
-        """200 when every known model is served, else 503 with the reasons."""
+        """200 when something is served, and everything that was named at the start; else 503 with the reasons."""
         outages = {name: self.models.outage(name) for name in self.models.names}
-        well = bool(outages) and not any(outages.values())
+        well = "" in outages.values() and not any(outages[name] for name in self.models.named)
         return JSONResponse({"ok": well, "models": outages}, 200 if well else 503)
 
     async def events(self, request: Request) -> Response:
         """The live page's data."""
         self.key(request)
+        if self.live.pages >= MAX_PAGES:
+            raise ApiError(429, f"{MAX_PAGES} live pages are open: close one", code="overloaded")
         return StreamingResponse(self.live.events(), media_type=EVENTS, headers={"cache-control": "no-store"})
 
     async def page(self, request: Request) -> Response:

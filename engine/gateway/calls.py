@@ -57,6 +57,7 @@ class Calls:
         self._limit, self._patience = limit, patience
         self.open: set[Call] = set()
         self._lost: dict[str, float] = {}  # model: since when it does not serve (time.monotonic())
+        self._decoders: dict[str, str] = {}  # model: which decoder served last
 
     def add(self, call: Call) -> None:
         """Raises ApiError when there is no place; `remove` gives it back."""
@@ -68,12 +69,22 @@ class Calls:
         """It has ended."""
         self.open.discard(call)
 
-    def check(self, model: str, outage: str, now: float) -> None:
-        """End the calls of a model that has not served for too long; `outage`: why not, "" when it serves."""
-        if not outage:
-            self._lost.pop(model, None)
+    def check(self, model: str, outage: str, decoder: str, now: float) -> None:
+        """End the calls that nobody will answer any more.
+
+        `outage`: why the model does not serve, "" when it does; then `decoder` is the id of the one that serves it. What
+        another decoder had taken is lost with it: requests that came by request/reply are kept nowhere else.
+        """
+        if outage:
+            if now - self._lost.setdefault(model, now) >= self._patience:
+                self._fail(model, f"the answer was given up after {self._patience:g} s: {outage}")
             return
-        if now - self._lost.setdefault(model, now) >= self._patience:
-            for call in self.open:
-                if call.model == model:
-                    call.fail(unavailable(f"the answer was given up after {self._patience:g} s: {outage}"))
+        self._lost.pop(model, None)
+        if self._decoders.setdefault(model, decoder) != decoder:
+            self._decoders[model] = decoder
+            self._fail(model, "the decoder that had this request is gone, another one serves now: ask again")
+
+    def _fail(self, model: str, reason: str) -> None:
+        for call in self.open:
+            if call.model == model:
+                call.fail(unavailable(reason))

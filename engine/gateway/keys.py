@@ -5,6 +5,7 @@ is enough. The file is read again when it changes.
 """
 
 import hashlib
+import logging
 import secrets
 import time
 from collections import deque
@@ -18,6 +19,7 @@ from engine.contract.errors import UsageError
 from engine.gateway.errors import ApiError
 
 MINUTE: Final = 60.0
+log = logging.getLogger("shardline.gateway")
 _LIMITS: Final[tuple[str, ...]] = ("concurrent", "per-minute")
 
 
@@ -59,7 +61,7 @@ class Keys:
         self._path = path
         self._read: tuple[int, int] = (0, 0)  # modification time and size of what was read
         self._keys: dict[str, Key] = {}
-        self._refresh()
+        self._refresh(first=True)
 
     def check(self, authorization: str) -> Key:
         """The key of a bearer header. Raises ApiError (401)."""
@@ -73,21 +75,27 @@ class Keys:
             raise ApiError(401, reason, code="invalid_api_key")
         return found
 
-    def _refresh(self) -> None:
+    def _refresh(self, *, first: bool = False) -> None:
+        """Read what has changed; while it cannot be used the keys read last stay. Raises UsageError the first time."""
         if self._path is None:
             return
         try:
             state = self._path.stat()
-            if (state.st_mtime_ns, state.st_size) == self._read:
+            now = (state.st_mtime_ns, state.st_size)
+            if now == self._read:
                 return
+            self._read = now
             keys = parse_keys(self._path.read_text())
-        except OSError as error:
-            raise UsageError(f"the API keys cannot be read: {error}") from error
+        except (OSError, UsageError) as error:
+            if first:
+                raise UsageError(f"the API keys cannot be used: {error}") from error
+            log.warning("the API keys cannot be used, those read last stay: %s", error)
+            return
         used = {key.name: key for key in self._keys.values()}
         for key in keys.values():
             if before := used.get(key.name):
                 key.open, key.recent = before.open, before.recent
-        self._keys, self._read = keys, (state.st_mtime_ns, state.st_size)
+        self._keys = keys
 
 
 def parse_keys(text: str) -> dict[str, Key]:

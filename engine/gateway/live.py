@@ -16,6 +16,7 @@ from engine.monitoring.depth import Depths
 
 HISTORY: Final = 300  # samples
 MAX_FAULTS: Final = 50
+MAX_PAGES: Final = 64  # open at once
 Sample = dict[str, Any]
 
 
@@ -28,6 +29,7 @@ class Live:
         self.history: deque[Sample] = deque(maxlen=HISTORY)
         self._faults: deque[Sample] = deque(maxlen=MAX_FAULTS)
         self._news = asyncio.Condition()
+        self.pages = 0  # that look
         self._ended = False
 
     async def run(self) -> None:
@@ -43,7 +45,7 @@ class Live:
         depths = await self._models.depths()
         now = time.monotonic()
         for name, after in depths.items():
-            self._calls.check(name, outage(after), now)
+            self._calls.check(name, outage(after), after.decoder.decoder if after.decoder else "", now)
             if before := self._before.get(name):
                 self._faults += [{"at": time.time(), "model": name, "text": text} for text in faults(before, after)]
         self._before = depths
@@ -60,6 +62,14 @@ class Live:
 
     async def events(self) -> AsyncGenerator[bytes]:
         """Server-sent events: the history of the curves first, then every sample."""
+        self.pages += 1
+        try:
+            async for event in self._events():
+                yield event
+        finally:
+            self.pages -= 1
+
+    async def _events(self) -> AsyncGenerator[bytes]:
         past = [
             {"at": sample["at"], "models": {n: curve(m) for n, m in sample["models"].items()}}
             for sample in self.history

@@ -24,6 +24,7 @@ class Models:
         self._transport, self._deployment = transport, deployment
         self._known: dict[str, Known] = {}
         self._heard = asyncio.Event()
+        self.named = named
         for name in named:
             self._add(name)
 

@@ -13,6 +13,7 @@ from engine.gateway.keys import new_key
 from tests.decoder.local_pipeline import answer_to, pipeline
 from tests.gateway.serving import Served, gateway, serve
 
+pytestmark = pytest.mark.pipelines
 HI: list[Any] = [{"role": "user", "content": "hello"}]
 CHAT: dict[str, Any] = {"model": "model", "messages": HI, "max_tokens": 6}
 
@@ -219,6 +220,23 @@ def test_an_answer_that_is_lost_in_the_middle_ends_with_an_error_not_with_stop()
         assert caught.value.status_code == 503
 
     serve(test, gateway_options={"patience": 0.0})
+
+
+def test_an_answer_whose_decoder_is_replaced_ends_with_an_error_instead_of_never() -> None:
+    """E08."""
+
+    async def test(served: Served) -> None:
+        fields: dict[str, Any] = {**CHAT, "max_tokens": 190}
+        stream = await served.client().chat.completions.create(**fields, stream=True)
+        seen = [await anext(aiter(stream)) for _ in range(3)]
+        await served.here.kill(served.here.running[0])
+        await served.here.start_decoder()
+        with pytest.raises(openai.APIError, match="ask again"):
+            seen += [chunk async for chunk in stream]
+        assert not any(chunk.choices[0].finish_reason for chunk in seen)
+        assert (await served.client().chat.completions.create(**CHAT)).choices[0].finish_reason == "length"
+
+    serve(test)
 
 
 def test_keys_open_and_their_quota_closes(tmp_path: Path) -> None:

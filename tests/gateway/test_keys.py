@@ -33,6 +33,18 @@ def test_a_line_that_is_deleted_closes_at_once(tmp_path: Path) -> None:
         keys.check(f"Bearer {secret}")
 
 
+def test_a_file_that_is_broken_later_keeps_the_keys_read_last(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    secret = new_key(path, "alice")
+    keys = Keys(path)
+    path.write_text("broken")
+    assert keys.check(f"Bearer {secret}").name == "alice"
+    with pytest.raises(UsageError, match="line 1"):
+        Keys(path)
+    path.unlink()
+    assert keys.check(f"Bearer {secret}").name == "alice"
+
+
 def test_a_key_has_so_many_requests_open_and_no_more() -> None:
     key = Key("a", concurrent=1)
     with key.use(), pytest.raises(ApiError) as caught, key.use():

@@ -20,6 +20,7 @@ from tests.gateway.serving import Served, gateway
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
 pytestmark = [
+    pytest.mark.pipelines,
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Chromium: apt-get install chromium chromium-driver"),
     pytest.mark.xdist_group("web"),
 ]
