@@ -72,7 +72,7 @@ class Calls:
     def check(self, model: str, outage: str, decoder: str, now: float) -> None:
         """End the calls that nobody will answer any more.
 
-        `outage`: why the model does not serve, "" when it does; then `decoder` is the id of the one that serves it. What
+        `outage`: why the model does not serve, "" when it does; `decoder`: the id of the one that serves it then. What
         another decoder had taken is lost with it: requests that came by request/reply are kept nowhere else.
         """
         if outage:
