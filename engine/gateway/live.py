@@ -40,6 +40,8 @@ class Live:
                 await asyncio.sleep(HEARTBEAT_SECONDS)
         finally:
             self._ended = True
+            async with self._news:
+                self._news.notify_all()
 
     async def _take(self) -> None:
         depths = await self._models.depths()
@@ -80,6 +82,8 @@ class Live:
         while not self._ended:
             async with self._news:
                 await self._news.wait()
+                if self._ended:
+                    return
                 sample = self.history[-1]
             yield b"data: " + orjson.dumps(sample) + b"\n\n"
 

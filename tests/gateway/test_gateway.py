@@ -258,6 +258,20 @@ def test_keys_open_and_their_quota_closes(tmp_path: Path) -> None:
     serve(test, gateway_options={"api_keys": path})
 
 
+def test_a_page_that_is_open_does_not_keep_the_gateway_from_ending() -> None:
+    async def main() -> None:
+        async with httpx.AsyncClient() as client, pipeline() as here:
+            async with gateway(here, grace=20.0) as served:
+                reply = await client.send(client.build_request("GET", f"{served.url}/live"), stream=True)
+                lines = reply.aiter_lines()
+                assert await anext(lines) == "event: history"
+                sample = [await anext(lines) for _ in range(3)][-1]
+                assert json.loads(sample.removeprefix("data: "))["models"]["model"]["outage"] == ""
+            assert [line async for line in lines][-1] == ""  # a whole event was the last one
+
+    asyncio.run(asyncio.wait_for(main(), 15))
+
+
 def test_two_clients_at_once_get_what_each_gets_alone() -> None:
     async def test(served: Served) -> None:
         asked = [{**CHAT, "messages": [{"role": "user", "content": text}]} for text in ("abc", "def", "ghi")]
