@@ -228,7 +228,7 @@ def test_an_answer_whose_decoder_is_replaced_ends_with_an_error_instead_of_never
     async def test(served: Served) -> None:
         fields: dict[str, Any] = {**CHAT, "max_tokens": 190}
         stream = await served.client().chat.completions.create(**fields, stream=True)
-        seen = [await anext(aiter(stream)) for _ in range(3)]
+        seen = [await anext(stream) for _ in range(3)]
         await served.here.kill(served.here.running[0])
         await served.here.start_decoder()
         with pytest.raises(openai.APIError, match="ask again"):
