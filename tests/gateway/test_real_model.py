@@ -48,9 +48,9 @@ def client(url: str) -> Generator[OpenAI]:
 
 @pytest.mark.parametrize("fields", [{}, {"temperature": 0.9, "seed": 4}, {"draft": "none"}], ids=str)
 def test_streamed_and_whole_answers_are_equal(client: OpenAI, fields: dict[str, Any]) -> None:
-    extra = {"extra_body": fields}
-    whole = client.chat.completions.create(**ASKED, **extra).choices[0].message.content
-    chunks = client.chat.completions.create(**ASKED, **extra, stream=True)
+    asked: dict[str, Any] = {**ASKED, "extra_body": fields}
+    whole = client.chat.completions.create(**asked).choices[0].message.content
+    chunks = client.chat.completions.create(**asked, stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole
     assert whole and len(whole) > 40
 
