@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
@@ -13,10 +14,11 @@ from engine.client.discover import find_model
 from engine.contract.errors import ShardlineError, UsageError
 from engine.contract.prompt import FinalEvent, encode_event
 from engine.dead_cli import app as dead
+from engine.gateway.keys import new_key
 from engine.local.demo import PROMPTS, run_demo
 from engine.monitoring.cli import show
 from engine.options import DEFAULT_NATS, Nats
-from engine.service import run_process
+from engine.service import fail, run_process
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
 
@@ -93,6 +95,20 @@ def status(
 ) -> None:
     """Show stages, decoder and queues once."""
     run_process(lambda: show(nats, deployment, model, watch=False, json=json))
+
+
+@app.command("api-key")
+def api_key(
+    name: Annotated[str, typer.Argument(help="Whose key it is: one word.")],
+    file: Annotated[Path, typer.Option(help="Where its hash is kept; for gateway-run --api-keys.")],
+    concurrent: Annotated[int, typer.Option(min=0, help="Requests at once; 0: no limit.")] = 0,
+    per_minute: Annotated[int, typer.Option(min=0, help="Requests in a minute; 0: no limit.")] = 0,
+) -> None:
+    """Make an API key for the gateway and print it; it is kept nowhere else. Delete its line to revoke it."""
+    try:
+        print(new_key(file, name, concurrent=concurrent, per_minute=per_minute))
+    except UsageError as error:
+        fail(error)
 
 
 def parse_field(text: str) -> tuple[str, Any]:

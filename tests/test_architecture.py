@@ -14,6 +14,9 @@ LAYERS: dict[str, set[str]] = {  # package -> packages of ours it may import
     "engine.options": set(),
     "engine.service": {"engine.contract"},
     "engine.client": {"engine.contract", "engine.transport"},
+    "engine.gateway": {*BASIC, "engine.client", "engine.gateway.errors", "engine.gateway.keys"},
+    "engine.gateway.keys": {"engine.contract", "engine.gateway.errors"},  # `shardline api-key` needs no web server
+    "engine.gateway.errors": {"engine.contract"},
     "engine.monitoring": {"engine.contract", "engine.transport"},
     "engine.monitoring.cli": {*BASIC, "engine.client"},
     "engine.decoder.tokenizer": {"engine.contract"},  # by itself, so that the exporter can compare vocabularies
@@ -21,7 +24,14 @@ LAYERS: dict[str, set[str]] = {  # package -> packages of ours it may import
     "engine.decoder.cli": {*BASIC, "engine.decoder", "engine.decoder.tokenizer", "stages"},  # a draft model of its own
     "engine.local": {*BASIC, "engine.client"},
     "engine.dead_cli": {*BASIC, "engine.client"},
-    "engine.cli": {*BASIC, "engine.dead_cli", "engine.client", "engine.local", "engine.monitoring.cli"},
+    "engine.cli": {
+        *BASIC,
+        "engine.client",
+        "engine.dead_cli",
+        "engine.gateway.keys",
+        "engine.local",
+        "engine.monitoring.cli",
+    },
     "export_tools.passes": {"engine.contract"},
     "stages": {*BASIC, "engine.kv", "export_tools.passes"},
     "export_tools": {"engine.contract", "engine.decoder.tokenizer", "engine.service", "export_tools.passes", "stages"},
@@ -31,6 +41,9 @@ LIBRARIES: dict[str, set[str]] = {  # library -> where it may be imported
     "openvino": {"stages", "export_tools", "export_tools.passes"},
     "openvino_genai": {"engine.decoder.tokenizer", "export_tools"},
     "llguidance": {"engine.decoder"},
+    "fastapi": {"engine.gateway"},
+    "starlette": {"engine.gateway"},
+    "uvicorn": {"engine.gateway"},
     "torch": {"export_tools"},
     "optimum": {"export_tools"},
     "nncf": {"export_tools"},

@@ -35,8 +35,8 @@ class Client:
         """Put a prompt into the durable queue and stream its answer. Fields: see `PromptRequest`.
 
         The prompt survives a restart of broker and decoder. The same prompt under an id of the last two minutes gets
-        the same answer once it has begun; another prompt under that id ends in `duplicate_id`. Raises BrokerError when it cannot be stored or an event
-        is missing; a prompt that cannot be answered ends in a FinalEvent with `error`.
+        the same answer once it has begun; another prompt under that id ends in `duplicate_id`. Raises BrokerError when
+        it cannot be stored or an event is missing; a prompt that cannot be answered ends in a FinalEvent with `error`.
         """
         request = RequestId(fields.get("id") or uuid4().hex)
         subjects = self._subjects
@@ -108,8 +108,8 @@ async def numbered(
 ) -> AsyncIterator[Event]:
     """Events in order up to the final one; repeated ones are dropped.
 
-    What is missing, or does not come within `patience` seconds because the connection was lost, is read from the log. Raises
-    BrokerError at a gap that stays.
+    What is missing, or does not come within `patience` seconds because the connection was lost, is read from the log.
+    Raises BrokerError at a gap that stays.
     """
     expected = 0
     while True:
@@ -151,4 +151,4 @@ def prompt_error(error: Mapping[str, str]) -> PromptError:
     """The error of a final event as an exception; a code of a newer decoder's counts as internal."""
     code = error.get("code", "")
     known = ErrorCode(code) if code in set(ErrorCode) else ErrorCode.INTERNAL
-    return PromptError(known, error.get("message", "the decoder does not say why"))
+    return PromptError(known, error.get("message", "the decoder does not say why"), field=error.get("field", ""))

@@ -97,14 +97,18 @@ class OvertakenError(BrokerError):
 class PromptError(ShardlineError):
     """A prompt that cannot be answered; becomes an error event."""
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    def __init__(self, code: ErrorCode, message: str, *, field: str = "") -> None:
         super().__init__(message)
-        self.code = code
+        self.code, self.field = code, field  # the prompt's field that is wrong, "" when it is not one
 
     def as_fields(self) -> dict[str, str]:
-        """For clients; `retry_after` in seconds where trying again later helps."""
+        """For clients: `field` where one is wrong, `retry_after` in seconds where trying again later helps."""
         fields = {"code": str(self.code), "message": str(self)}
-        return fields | {"retry_after": str(RETRY_AFTER)} if self.code is ErrorCode.OVERLOADED else fields
+        if self.field:
+            fields["field"] = self.field
+        if self.code is ErrorCode.OVERLOADED:
+            fields["retry_after"] = str(RETRY_AFTER)
+        return fields
 
 
 class FrameError(ShardlineError):

@@ -11,6 +11,7 @@ from engine.contract.chat import Messages, read_messages
 from engine.contract.drafts import MAX_DRAFT_TOKENS
 from engine.contract.errors import ErrorCode, FrameError, PromptError
 from engine.contract.ids import RequestId
+from engine.contract.logprobs import TokenLogprob
 from engine.contract.reading import read
 from engine.contract.response_format import ResponseFormat, read_response_format
 from engine.contract.sampling import SAMPLING_READERS, sampling_from
@@ -82,6 +83,7 @@ def prompt_from_fields(fields: Mapping[str, Any]) -> PromptRequest:
         raise PromptError(
             ErrorCode.UNKNOWN_FIELD,
             f"unknown field {unknown[0]!r}; known are {', '.join(sorted(readers))}",
+            field=unknown[0],
         )
     values: dict[str, Any] = {name: readers[name](name, value) for name, value in fields.items() if value is not None}
     values["sampling"] = {name: values.pop(name) for name in SAMPLING_READERS if name in values}
@@ -94,7 +96,7 @@ def prompt_from_fields(fields: Mapping[str, Any]) -> PromptRequest:
 
 
 def _wrong(name: str, expected: str) -> PromptError:
-    return PromptError(ErrorCode.INVALID_PROMPT, f"{name!r} must be {expected}")
+    return PromptError(ErrorCode.INVALID_PROMPT, f"{name!r} must be {expected}", field=name)
 
 
 def _id(name: str, value: object) -> RequestId:
@@ -198,15 +200,6 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenLogprob:
-    """How likely the model itself found a token: natural logarithms, before temperature, penalties and grammar."""
-
-    id: int
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()  # likeliest tokens and theirs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """One of several answers to a prompt."""
 
@@ -239,7 +232,7 @@ class FinalEvent:
     finish_reason: FinishReason
     usage: Usage
     timings: Timings
-    error: Mapping[str, str] | None = None  # code and message
+    error: Mapping[str, str] | None = None  # code, message, and the field of the prompt that is wrong, if it is one
     logprobs: tuple[TokenLogprob, ...] = ()
     choices: tuple[Choice, ...] = ()  # all of them, when several were asked for
 

@@ -104,12 +104,14 @@ def _object(name: str, value: object) -> Fields:
 def _only(name: str, fields: Fields, known: set[str]) -> None:
     if unknown := sorted(set(fields) - known):
         raise PromptError(
-            ErrorCode.INVALID_PROMPT, f"unknown field {unknown[0]!r} in {name!r}; known are {', '.join(sorted(known))}"
+            ErrorCode.INVALID_PROMPT,
+            f"unknown field {unknown[0]!r} in {name!r}; known are {', '.join(sorted(known))}",
+            field=name,
         )
 
 
 def _wrong(name: str, expected: str) -> PromptError:
-    return PromptError(ErrorCode.INVALID_PROMPT, f"{name!r} must be {expected}")
+    return PromptError(ErrorCode.INVALID_PROMPT, f"{name!r} must be {expected}", field=name)
 
 
 _READERS: Final[Mapping[str, tuple[set[str], Callable[[str, Fields], ResponseFormat | None]]]] = {

@@ -71,7 +71,7 @@ def expand_sampling(found: Mapping[str, Any]) -> Sampling:
 
 
 def _wrong(name: str, expected: str) -> PromptError:
-    return PromptError(ErrorCode.INVALID_PROMPT, f"{name!r} must be {expected}")
+    return PromptError(ErrorCode.INVALID_PROMPT, f"{name!r} must be {expected}", field=name)
 
 
 def _number(least: float, most: float, *, above: bool = False) -> Callable[[str, object], float]:
@@ -138,7 +138,8 @@ def sampling_from(values: Mapping[str, Any], default_seed: int) -> Sampling:
     top = wanted.pop("top_logprobs", None)
     if not wanted.pop("logprobs", False):
         if top is not None:
-            raise PromptError(ErrorCode.INVALID_PROMPT, "'top_logprobs' needs 'logprobs' to be true")
+            reason = "'top_logprobs' needs 'logprobs' to be true"
+            raise PromptError(ErrorCode.INVALID_PROMPT, reason, field="top_logprobs")
     else:
         wanted["logprobs"] = top or 0
     wanted["seed"] = wanted.get("seed", default_seed) % (1 << SEED_BITS)

@@ -42,6 +42,7 @@ class Admission:
             raise PromptError(
                 ErrorCode.INVALID_PROMPT,
                 f"'logit_bias' names token {most}; this model has {self.manifest.vocabulary} tokens",
+                field="logit_bias",
             )
         return sampling
 
@@ -67,12 +68,17 @@ class Admission:
             max_tokens=max_tokens,
             stop=request.stop,
         )
+        wants_logprobs = sampling.logprobs is not None
         sequence = Sequence(
             id=choice_id(request_id, choice),
             tokens=tokens,
             prompt_length=len(tokens),
             limit=len(tokens) + max_tokens,
-            answer=Answer(rules, self.tokenizer.stream(tokens[-CONTEXT_OF_TEXT:])),
+            answer=Answer(
+                rules,
+                self.tokenizer.stream(tokens[-CONTEXT_OF_TEXT:]),
+                self.tokenizer.pieces() if wants_logprobs else None,
+            ),
             arrived=arrived,
             choice=choice,
             sampling=replace(sampling, seed=mix(sampling.seed + choice)) if choice else sampling,
@@ -89,7 +95,9 @@ class Admission:
         if request.response_format is None:
             return None
         if self.compiler is None:
-            raise PromptError(ErrorCode.INVALID_PROMPT, "'response_format' is not served by this decoder")
+            raise PromptError(
+                ErrorCode.INVALID_PROMPT, "'response_format' is not served by this decoder", field="response_format"
+            )
         return self.compiler.constraint(request.response_format)
 
     def _drafts(self, request: PromptRequest) -> DraftState:
@@ -109,7 +117,7 @@ class Admission:
             try:
                 text = self.tokenizer.chat(request.messages)
             except ValueError as error:
-                raise PromptError(ErrorCode.INVALID_PROMPT, str(error)) from error
+                raise PromptError(ErrorCode.INVALID_PROMPT, str(error), field="messages") from error
             tokens = self.tokenizer.encode(text, special=False)
         if not tokens:
             raise PromptError(ErrorCode.INVALID_PROMPT, "the prompt has no tokens")

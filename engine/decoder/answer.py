@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.contract.prompt import FinishReason, TokenLogprob
+from engine.contract.logprobs import TokenLogprob, TopLogprob
+from engine.contract.prompt import FinishReason
 from engine.contract.side import Logprobs
 from engine.decoder.stopping import StopStrings
 from engine.decoder.tokenizer import TextStream
@@ -37,6 +38,7 @@ class Answer:
 
     rules: EndRules
     stream: TextStream
+    pieces: Sequence[bytes] | None = None  # bytes of every token, for the readers of logprobs
     ids: list[int] = field(default_factory=list[int])
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     text: str = ""
@@ -56,7 +58,9 @@ class Answer:
             text += self._shown_by(token)
         self.text += text
         ids = tuple(self.ids[before:])
-        logprobs = tuple(token_logprob(token, one) for token, one in zip(ids, known, strict=False) if one is not None)
+        logprobs = tuple(
+            token_logprob(token, one, self.pieces) for token, one in zip(ids, known, strict=False) if one is not None
+        )
         self.logprobs += logprobs
         return Delta(text, ids, self.finish, logprobs)
 
@@ -84,6 +88,11 @@ class Answer:
         return Delta(text, (), reason)
 
 
-def token_logprob(token: int, known: Logprobs) -> TokenLogprob:
+def token_logprob(token: int, known: Logprobs, pieces: Sequence[bytes] | None) -> TokenLogprob:
     """As clients see it."""
-    return TokenLogprob(id=token, logprob=known.token, top=tuple(zip(known.top_ids, known.top, strict=True)))
+
+    def spelled(one: int) -> tuple[int, ...]:
+        return tuple(pieces[one]) if pieces is not None and one < len(pieces) else ()
+
+    top = (TopLogprob(one, logprob, spelled(one)) for one, logprob in zip(known.top_ids, known.top, strict=True))
+    return TokenLogprob(id=token, logprob=known.token, bytes=spelled(token), top=tuple(top))

@@ -211,4 +211,6 @@ def _reason(message: str) -> str:
 
 
 def _refused(reason: str) -> PromptError:
-    return PromptError(ErrorCode.INVALID_PROMPT, f"'response_format' cannot be kept to: {reason}")
+    return PromptError(
+        ErrorCode.INVALID_PROMPT, f"'response_format' cannot be kept to: {reason}", field="response_format"
+    )

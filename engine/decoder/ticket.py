@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from engine.contract.errors import PromptError
 from engine.contract.history import History
 from engine.contract.ids import RequestId
-from engine.contract.prompt import Choice, Event, FinalEvent, Timings, TokenEvent, TokenLogprob, Usage
+from engine.contract.logprobs import TokenLogprob
+from engine.contract.prompt import Choice, Event, FinalEvent, Timings, TokenEvent, Usage
 from engine.decoder.answer import Delta
 from engine.decoder.outbox import Lane
 from engine.decoder.sequence import Sequence

@@ -7,6 +7,7 @@ Either way text is emitted as it becomes certain: a character whose bytes are sp
 import codecs
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -47,6 +48,10 @@ class Tokenizer(Protocol):
 
     def stream(self, before: Sequence[int] = ()) -> TextStream:
         """A fresh stream for one answer to a prompt that ends with the tokens `before`."""
+        ...
+
+    def pieces(self) -> Sequence[bytes]:
+        """Bytes that each token adds to a text, by id, of special ones their name. Slow the first time."""
         ...
 
 
@@ -113,6 +118,7 @@ class HuggingFaceTokenizer:
         self._tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         if chat_template:
             self._tokenizer.chat_template = chat_template
+        self.pieces = cache(lambda: _shown_by(self))
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """See Tokenizer."""
@@ -176,6 +182,7 @@ class OpenVinoTokenizer:
             self._tokenizer.set_chat_template(chat_template)
         self._template = chat_template
         self._pieces = self._byte_pieces()
+        self.pieces = cache(lambda: _shown_by(self))
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """See Tokenizer."""
@@ -233,6 +240,13 @@ def _without_mark(piece: bytes) -> bytes:
     if found := _BYTE_PIECE.fullmatch(piece):
         return bytes.fromhex(found[1].decode())
     return piece.replace("\u2581".encode(), b" ")
+
+
+def _shown_by(tokenizer: "HuggingFaceTokenizer | OpenVinoTokenizer") -> list[bytes]:
+    """See Tokenizer.pieces."""
+    names = [b"" if name is None else name for name in tokenizer.vocabulary()]
+    added = tokenizer.text_bytes() or [_without_mark(name) for name in names]
+    return [piece or name for piece, name in zip(added, names, strict=True)]
 
 
 def _spells(tokenizer: Tokenizer, pieces: Sequence[bytes], dropped: bytes = b"") -> bool:

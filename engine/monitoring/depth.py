@@ -3,7 +3,7 @@
 import asyncio
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from engine.contract.control import (
@@ -62,7 +62,11 @@ class Collector:
                 self._workers[worker.incarnation] = (now, worker)
 
     async def depths(self, now: float) -> Depths:
-        """What is known at `now` (time.monotonic())."""
+        """What is known at `now` (time.monotonic()), the queue included."""
+        return replace(self.heard(now), prompts=await self._prompts())
+
+    def heard(self, now: float) -> Depths:
+        """What the heartbeats tell at `now`; nothing of the queue."""
         workers = [worker for at, worker in self._workers.values() if now - at < SUSPECT_SECONDS]
         decoders = [decoder for at, decoder in self._decoders.values() if now - at < SUSPECT_SECONDS]
         count = max((worker.stages for worker in workers), default=0)
@@ -72,7 +76,7 @@ class Collector:
             stages=tuple(chosen),
             spares=tuple(worker for worker in workers if worker.incarnation not in serving),
             decoder=max(decoders, key=lambda decoder: decoder.epoch, default=None),
-            prompts=await self._prompts(),
+            prompts=None,
         )
 
     @staticmethod

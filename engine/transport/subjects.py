@@ -56,6 +56,11 @@ class Subjects:
         """All heartbeats (a wildcard)."""
         return f"{self.root}.heartbeat.>"
 
+    @staticmethod
+    def all_heartbeats(deployment: str) -> str:
+        """All heartbeats of all models of a deployment (a wildcard)."""
+        return f"shardline.{deployment}.*.heartbeat.>"
+
     @property
     def prompt_stream(self) -> str:
         """Name of the work queue's stream."""

@@ -20,8 +20,9 @@ from engine.contract.drafts import (
 )
 from engine.contract.errors import FrameError, ManifestError, ShardlineError
 from engine.contract.ids import RequestId
+from engine.contract.logprobs import TokenLogprob, TopLogprob
 from engine.contract.manifest import MANIFEST_NAME, FileDigest, load_manifest
-from engine.contract.prompt import Choice, FinalEvent, Timings, TokenLogprob, Usage, decode_event, encode_event
+from engine.contract.prompt import Choice, FinalEvent, Timings, Usage, decode_event, encode_event
 from engine.contract.sampling import Sampling, expand_sampling
 from engine.contract.side import Logprobs, RowSide, pack_logprobs, pack_rows, unpack_logprobs, unpack_rows
 from tests.contract.test_control import HEARTBEAT
@@ -30,7 +31,7 @@ from tests.manifests import manifest
 
 WRONG: tuple[Any, ...] = (None, True, 3, 2.5, "text", [], [None], ["a"], [-1], [[1]], {}, {"a": None}, {"a": {}})
 HOW = Sampling(temperature=0.5, top_k=3, logit_bias={4: 1.5}, seed=9, logprobs=2)
-LOGPROB = TokenLogprob(id=1, logprob=-0.5, top=((1, -0.5),))
+LOGPROB = TokenLogprob(id=1, logprob=-0.5, top=(TopLogprob(1, -0.5, (120,)),))
 FINAL = FinalEvent(
     request=RequestId("r"),
     seq=1,

@@ -152,7 +152,10 @@ class ByteTokenizer:
         return "".join(message["content"] for message in messages)
 
     def stream(self, before: Sequence[int] = ()) -> TextStream:
-        return ByteStream(self._pieces)
+        return ByteStream(self.pieces())
+
+    def pieces(self) -> list[bytes]:
+        return self._pieces
 
 
 def config(**changes: Any) -> DecoderConfig:

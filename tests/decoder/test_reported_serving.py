@@ -190,7 +190,7 @@ def test_logprobs_are_those_of_the_target_whoever_drafts(temperature: float) -> 
             assert len(final.logprobs) == len(final.ids) == 30
             history = list(b"ababababab")
             for one in final.logprobs:
-                assert one.top[0] == (script(history), pytest.approx(likely, abs=1e-5))
+                assert (one.top[0].id, one.top[0].logprob) == (script(history), pytest.approx(likely, abs=1e-5))
                 assert one.logprob == pytest.approx(likely - (one.id != script(history)), abs=1e-5)
                 history.append(one.id)
         assert sum(final.usage.accepted_tokens for final in found) > (5 if temperature else 50)

@@ -202,7 +202,8 @@ def test_logprobs_belong_to_the_ids_with_and_without_drafts(drafts: dict[str, An
         history = list(b"hello")
         for one in final.logprobs:
             likeliest = next_token(history)
-            assert one.top[0] == (likeliest, pytest.approx(hot, abs=1e-5)) and len(one.top) == 2
+            assert (one.top[0].id, one.top[0].logprob) == (likeliest, pytest.approx(hot, abs=1e-5))
+            assert len(one.top) == 2 and one.bytes == (one.id,)
             assert one.logprob == pytest.approx(hot if one.id == likeliest else hot - 1, abs=1e-5)
             history.append(one.id)
 
