@@ -10,25 +10,21 @@ import typer
 from rich.console import Console
 
 from engine.client.client import Client
-from engine.client.discover import find_model
+from engine.client.discover import reach
 from engine.contract.errors import ShardlineError, UsageError
 from engine.contract.prompt import FinalEvent, encode_event
 from engine.dead_cli import app as dead
 from engine.gateway.keys import new_key
 from engine.local.demo import PROMPTS, run_demo
 from engine.monitoring.cli import show
-from engine.options import DEFAULT_NATS, Nats
+from engine.options import DEFAULT_NATS, Model, Nats
 from engine.service import fail, run_process
-from engine.transport.nats import connect
-from engine.transport.subjects import Subjects
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="One language model, several machines."
 )
 app.add_typer(dead, name="dead")
-BROKER_SECONDS = 3.0
 Deployment = Annotated[str, typer.Option(help="As given to the stages and the decoder.")]
-Model = Annotated[str, typer.Option(help="Slug; found by itself when only one is served.")]
 
 
 @app.command()
@@ -144,8 +140,8 @@ async def ask(
     json: bool,
 ) -> None:
     """Ask all prompts at once; answers are printed in the order of the prompts, the first one streams."""
-    async with connect(nats, name="prompt", wait=BROKER_SECONDS) as transport:
-        client = Client(transport, Subjects(deployment, model or await find_model(transport, deployment)))
+    async with reach(nats, deployment, model, name="prompt") as (transport, subjects):
+        client = Client(transport, subjects)
         whole = [_fields(text, fields, raw=raw) for text in prompts]
         finals = await _stream(client, whole, now=now, quiet=json)
     failed = [final for final in finals if final.error]

@@ -7,21 +7,18 @@ from typing import Annotated
 import orjson
 import typer
 
-from engine.client.discover import find_model
+from engine.client.discover import reach
 from engine.contract.errors import UsageError
-from engine.options import DEFAULT_NATS, Deployment, Nats
+from engine.options import DEFAULT_NATS, Deployment, Model, Nats
 from engine.service import run_process
 from engine.transport.base import DeadLetter, WorkQueue
-from engine.transport.nats import connect
-from engine.transport.subjects import Subjects
+from engine.transport.durable import open_queue
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="Prompts that were given up, with reasons."
 )
-BROKER_SECONDS = 3.0
 SHOWN = 60  # characters of a prompt in a list
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
-Model = Annotated[str, typer.Option(help="Slug; found by itself when its decoder runs.")]
 
 
 @app.command("list")
@@ -104,12 +101,5 @@ def as_json(letter: DeadLetter) -> str:
 
 async def with_queue(nats: str, deployment: str, model: str, act: Callable[[WorkQueue], Awaitable[None]]) -> None:
     """Connect and do something with the queue of one model."""
-    async with connect(nats, name="dead", wait=BROKER_SECONDS) as transport:
-        subjects = Subjects(deployment, model or await find_model(transport, deployment))
-        queue = await transport.work_queue(
-            stream=subjects.prompt_stream,
-            subject=subjects.prompt,
-            dead_stream=subjects.dead_stream,
-            dead_subject=subjects.dead,
-        )
-        await act(queue)
+    async with reach(nats, deployment, model, name="dead") as (transport, subjects):
+        await act(await open_queue(transport, subjects))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -77,7 +76,7 @@ def _split(
     force: bool,
     weights: "WeightOptions | None" = None,
 ) -> None:
-    from export_tools.compress import WeightOptions  # noqa: PLC0415
+    from export_tools.compress import AS_THEY_ARE  # noqa: PLC0415
     from export_tools.sources.open import open_source  # noqa: PLC0415  loads OpenVINO: not for --help
     from export_tools.split import SplitOptions  # noqa: PLC0415
     from export_tools.split import split as write  # noqa: PLC0415
@@ -86,8 +85,15 @@ def _split(
     counts = _counts(layers)
     if not stages and not counts:
         raise UsageError("how many shards? give --stages N, or --layers 18,12")
-    options = SplitOptions(out=out, stages=stages, layers=counts, name=name, beam_gather=beam_gather, force=force)
-    options = replace(options, weights=weights or WeightOptions())
+    options = SplitOptions(
+        out=out,
+        stages=stages,
+        layers=counts,
+        name=name,
+        beam_gather=beam_gather,
+        weights=weights or AS_THEY_ARE,
+        force=force,
+    )
     options.check_target()
     say(f"reading {source}", highlight=False)
     with open_source(source) as opened:

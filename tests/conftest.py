@@ -20,7 +20,7 @@ from engine.local.model import cache_folder, demo_gguf
 
 ROOT = Path(__file__).parent.parent
 Shards = Callable[[int], Path]
-LONGEST = ("test_speculation.py", "test_sampling.py", "test_equality.py", "test_faults.py", "test_by_hand.py")
+LONGEST = ("test_speculation.py", "test_sampling.py", "test_equality.py", "test_by_hand.py")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -10,25 +10,17 @@ from engine.cli import app
 from engine.contract.errors import UsageError
 from engine.dead_cli import retry
 from engine.local.broker import embedded_broker
-from engine.transport.base import DeadLetter, WorkQueue
+from engine.transport.base import DeadLetter
+from engine.transport.durable import open_queue
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
 from tests.decoder.local_pipeline import SUBJECTS, answer_to, pipeline
 
 
-async def queue_of(transport: object, subjects: Subjects) -> WorkQueue:
-    return await transport.work_queue(  # type: ignore[attr-defined]
-        stream=subjects.prompt_stream,
-        subject=subjects.prompt,
-        dead_stream=subjects.dead_stream,
-        dead_subject=subjects.dead,
-    )
-
-
 def test_a_prompt_tried_again_is_answered_under_its_old_id() -> None:
     async def main() -> None:
         async with pipeline() as here, here.transport.subscribe(SUBJECTS.tokens("r")) as inbox:
-            queue = await queue_of(here.transport, SUBJECTS)
+            queue = await open_queue(here.transport, SUBJECTS)
             await queue.put(b'{"id": "r", "prompt": "why", "max_tokens": 5, "top_p": 9}')
             assert orjson.loads((await inbox.get()).data)["error"]["code"] == "invalid_prompt"
             while not (letters := await queue.letters()):  # noqa: ASYNC110  nothing tells of it
@@ -47,7 +39,7 @@ def test_a_letter_that_was_cut_is_not_sent_again() -> None:
     async def main() -> None:
         async with pipeline(whole=False) as here:
             with pytest.raises(UsageError, match="too long"):
-                await retry(await queue_of(here.transport, SUBJECTS), DeadLetter(1, 1, "", "x", cut=True))
+                await retry(await open_queue(here.transport, SUBJECTS), DeadLetter(1, 1, "", "x", cut=True))
 
     asyncio.run(main())
 
@@ -56,7 +48,7 @@ def test_a_letter_that_was_cut_is_not_sent_again() -> None:
 def test_list_show_and_retry_on_a_real_broker() -> None:
     async def bury(url: str) -> None:
         async with connect(url, name="test") as transport:
-            queue = await queue_of(transport, Subjects("default", "m"))
+            queue = await open_queue(transport, Subjects("default", "m"))
             for data in (b'{"nonsense": 1}', b"plain"):
                 await queue.put(data)
                 [job] = await queue.take(1, timeout=5)

@@ -16,18 +16,15 @@ asyncio.run(main())
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
-from typing import Any, Final, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 from uuid import uuid4
 
 from engine.client.client import Client, prompt_error
-from engine.client.discover import find_model
+from engine.client.discover import reach
 from engine.contract.errors import BrokerError
 from engine.contract.prompt import DraftSource, Event, FinalEvent, TokenEvent
 from engine.transport.base import Transport
-from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
-
-BROKER_SECONDS: Final = 3.0
 
 
 class PromptFields(TypedDict, total=False):
@@ -77,13 +74,9 @@ class Shardline:
         return made
 
     async def __aenter__(self) -> Self:
-        transport = await self._stack.enter_async_context(connect(self._nats, name="client", wait=BROKER_SECONDS))
-        try:
-            self._model = self._model or await find_model(transport, self._deployment)
-            self._client = Client(transport, Subjects(self._deployment, self._model))
-        except BaseException:
-            await self._stack.aclose()
-            raise
+        reached = reach(self._nats, self._deployment, self._model, name="client")
+        transport, subjects = await self._stack.enter_async_context(reached)
+        self._model, self._client = subjects.model, Client(transport, subjects)
         return self
 
     async def __aexit__(

@@ -18,7 +18,7 @@ from engine.contract.history import history, prompt_key
 from engine.contract.ids import RequestId
 from engine.contract.prompt import Event, FinalEvent, Timings, TokenEvent, Usage, decode_event
 from engine.transport.base import Inbox, Transport
-from engine.transport.durable import DUPLICATE_SECONDS
+from engine.transport.durable import DUPLICATE_SECONDS, open_events, open_queue
 from engine.transport.subjects import Subjects
 
 QUIET_SECONDS: Final = 2.0  # without an event, until the log is asked; twice as long each time
@@ -41,15 +41,8 @@ class Client:
         request = RequestId(fields.get("id") or uuid4().hex)
         subjects = self._subjects
         async with self._transport.subscribe(subjects.tokens(request)) as inbox:
-            log = await self._transport.event_log(
-                stream=subjects.event_stream, subject=subjects.events_root, shown=subjects.tokens_root
-            )
-            queue = await self._transport.work_queue(
-                stream=subjects.prompt_stream,
-                subject=subjects.prompt,
-                dead_stream=subjects.dead_stream,
-                dead_subject=subjects.dead,
-            )
+            log = await open_events(self._transport, subjects)
+            queue = await open_queue(self._transport, subjects)
             data = orjson.dumps({**fields, "id": request})
             stored = await queue.put(data, message_id=request)
             key = prompt_key(stored.sequence, data)

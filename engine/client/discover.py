@@ -1,15 +1,26 @@
-"""Which model a deployment serves, when the user does not say."""
+"""Connecting to one model, and which one a deployment serves when the user does not say."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from engine.contract.control import DecoderHeartbeat, from_json
 from engine.contract.errors import FrameError, UsageError
 from engine.transport.base import Transport
+from engine.transport.nats import connect
+from engine.transport.subjects import Subjects
 
+BROKER_SECONDS: Final = 3.0  # a person waits for the broker
 LISTEN_SECONDS: Final = 2.5  # two heartbeats and a bit
 OTHERS_SECONDS: Final = 1.2  # within which every other decoder has spoken too
+
+
+@asynccontextmanager
+async def reach(nats: str, deployment: str, model: str, *, name: str) -> AsyncGenerator[tuple[Transport, Subjects]]:
+    """A connection, called `name`, and the subjects of a model; "": the only one. Raises BrokerError, UsageError."""
+    async with connect(nats, name=name, wait=BROKER_SECONDS) as transport:
+        yield transport, Subjects(deployment, model or await find_model(transport, deployment))
 
 
 async def find_model(transport: Transport, deployment: str) -> str:

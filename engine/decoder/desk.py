@@ -10,7 +10,7 @@ from engine.contract.ids import RequestId
 from engine.contract.prompt import Event, FinalEvent, PromptRequest, encode_event
 from engine.decoder.admission import Admission, now
 from engine.decoder.core import DecoderCore, Progress
-from engine.decoder.intake import Intake
+from engine.decoder.intake import Intake, twin
 from engine.decoder.outbox import Lane, Outbox
 from engine.decoder.resume import resume
 from engine.decoder.sequence import Sequence
@@ -64,8 +64,7 @@ class Desk:
     async def accept(self, ticket: Ticket, request: PromptRequest) -> None:
         """Open a request; a bad one is refused with its reason."""
         if ticket.id in self._tickets:
-            reason = f"a request {ticket.id!r} is already being answered"
-            self.refuse(ticket, PromptError(ErrorCode.DUPLICATE_ID, reason))
+            self.refuse(ticket, twin(ticket.id))
             return
         self._tickets[ticket.id] = ticket  # before any await: ids stay unique
         self._idle.clear()

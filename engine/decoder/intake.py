@@ -74,7 +74,7 @@ class Intake:
             return
         request, key = peek_id(job.data) or RequestId(f"q{job.sequence}"), prompt_key(job.sequence, job.data)
         if desk.answers(request):
-            desk.refuse(Ticket(request, now(), job), _twin(request))
+            desk.refuse(Ticket(request, now(), job), twin(request))
             return
         try:
             told = history(await events.read(request), key)
@@ -85,7 +85,7 @@ class Intake:
         if told.state == "finished":
             await _try(job.done())
         elif told.state == "foreign":
-            desk.refuse(Ticket(request, now(), job), _twin(request))
+            desk.refuse(Ticket(request, now(), job), twin(request))
         else:
             ticket = Ticket(request, now(), job, lane=Lane(request, key, told.place), told=told)
             await self._open(ticket, job, desk)
@@ -141,7 +141,8 @@ class Intake:
         self.jobs.clear()
 
 
-def _twin(request: RequestId) -> PromptError:
+def twin(request: RequestId) -> PromptError:
+    """What a request is refused with while another of its id is open."""
     return PromptError(ErrorCode.DUPLICATE_ID, f"a request {request!r} is already being answered")
 
 

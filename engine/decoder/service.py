@@ -22,6 +22,7 @@ from engine.decoder.outbox import Outbox
 from engine.decoder.pipeline import Pipeline, Route
 from engine.monitoring.window import Rate
 from engine.transport.base import EventLog, Inbox, Transport, WorkQueue
+from engine.transport.durable import open_events, open_queue
 from engine.transport.subjects import Subjects
 
 log = logging.getLogger("shardline.decoder")
@@ -67,15 +68,8 @@ class DecoderService:
 
     async def _run(self, stop: asyncio.Event) -> None:
         subjects, desk, intake = self._subjects, self._desk, self._intake
-        queue = await self._transport.work_queue(
-            stream=subjects.prompt_stream,
-            subject=subjects.prompt,
-            dead_stream=subjects.dead_stream,
-            dead_subject=subjects.dead,
-        )
-        events = await self._transport.event_log(
-            stream=subjects.event_stream, subject=subjects.events_root, shown=subjects.tokens_root, writer=self.id
-        )
+        queue = await open_queue(self._transport, subjects)
+        events = await open_events(self._transport, subjects, writer=self.id)
         pipeline = await self._pipeline()
         async with (
             self._transport.subscribe(subjects.done(self.id, "*"), wake=desk.work) as done,

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -17,8 +18,8 @@ from engine.gateway.errors import ApiError
 from engine.gateway.keys import Key, Keys
 from engine.gateway.live import MAX_PAGES, Live
 from engine.gateway.models import Models
-from engine.gateway.replies import ChatReply, CompletionReply, Head
-from engine.gateway.request import Asked, read_body, read_chat, read_completion
+from engine.gateway.replies import ChatReply, CompletionReply, Head, Reply
+from engine.gateway.request import Asked, Body, read_body, read_chat, read_completion
 from engine.transport.base import Transport
 
 BODY_SECONDS: Final = 30.0
@@ -49,21 +50,25 @@ class Gateway:
 
     async def chat(self, request: Request) -> Response:
         """/v1/chat/completions."""
-        key = self.key(request)
-        asked = read_chat(read_body(await self._body(request)))
-        call = Call(asked.model, "chat", key.name)
-        head = Head(f"chatcmpl-{call.id}", asked.model, asked.include_usage)
-        return self._answering(key, call, asked, ChatReply(head, asked.logprobs))
+        return await self._answer(request, read_chat, ChatReply, endpoint="chat", prefix="chatcmpl")
 
     async def complete(self, request: Request) -> Response:
         """/v1/completions."""
-        key = self.key(request)
-        asked = read_completion(read_body(await self._body(request)))
-        call = Call(asked.model, "completions", key.name)
-        head = Head(f"cmpl-{call.id}", asked.model, asked.include_usage)
-        return self._answering(key, call, asked, CompletionReply(head, asked.logprobs))
+        return await self._answer(request, read_completion, CompletionReply, endpoint="completions", prefix="cmpl")
 
-    def _answering(self, key: Key, call: Call, asked: Asked, reply: ChatReply | CompletionReply) -> Response:
+    async def _answer(
+        self,
+        request: Request,
+        read: Callable[[Body], Asked],
+        reply_with: Callable[[Head, bool], Reply],
+        *,
+        endpoint: str,
+        prefix: str,
+    ) -> Response:
+        key = self.key(request)
+        asked = read(read_body(await self._body(request)))
+        call = Call(asked.model, endpoint, key.name)
+        reply = reply_with(Head(f"{prefix}-{call.id}", asked.model, asked.include_usage), asked.logprobs)
         pipeline = Shardline.over(self._transport, self.models.find(asked.model))
         with ExitStack() as held:
             held.enter_context(key.use())

@@ -7,9 +7,8 @@ from collections.abc import AsyncGenerator, Callable
 from itertools import zip_longest
 from typing import Any, Final
 
-import orjson
-
 from engine.contract.control import HEARTBEAT_SECONDS, DecoderHeartbeat, StageHeartbeat
+from engine.gateway.answering import frame
 from engine.gateway.calls import Calls
 from engine.gateway.models import Models, outage
 from engine.monitoring.depth import Depths
@@ -76,16 +75,16 @@ class Live:
             {"at": sample["at"], "models": {n: curve(m) for n, m in sample["models"].items()}}
             for sample in self.history
         ]
-        yield b"event: history\ndata: " + orjson.dumps(past) + b"\n\n"
+        yield b"event: history\n" + frame(past)
         if self.history:
-            yield b"data: " + orjson.dumps(self.history[-1]) + b"\n\n"
+            yield frame(self.history[-1])
         while not self._ended:
             async with self._news:
                 await self._news.wait()
                 if self._ended:
                     return
                 sample = self.history[-1]
-            yield b"data: " + orjson.dumps(sample) + b"\n\n"
+            yield frame(sample)
 
 
 def curve(model: Sample) -> Sample:

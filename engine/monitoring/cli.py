@@ -9,24 +9,21 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from engine.client.discover import find_model
+from engine.client.discover import reach
 from engine.contract.control import HEARTBEAT_SECONDS
 from engine.monitoring.depth import Collector, collect_once
 from engine.monitoring.table import render
-from engine.options import DEFAULT_NATS, Nats
+from engine.options import DEFAULT_NATS, Model, Nats
 from engine.service import run_process
-from engine.transport.nats import connect
-from engine.transport.subjects import Subjects
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-BROKER_SECONDS = 3.0
 
 
 @app.command()
 def run(
     nats: Nats = DEFAULT_NATS,
     deployment: Annotated[str, typer.Option(help="As given to the stages and the decoder.")] = "default",
-    model: Annotated[str, typer.Option(help="Slug; found by itself when only one is served.")] = "",
+    model: Model = "",
     watch: Annotated[bool, typer.Option("--watch", help="Keep showing until Ctrl-C.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object (with --watch: one a second).")] = False,
 ) -> None:
@@ -36,8 +33,7 @@ def run(
 
 async def show(nats: str, deployment: str, model: str, *, watch: bool, json: bool) -> None:
     """Collect and print, once or for ever."""
-    async with connect(nats, name="queue-depth", wait=BROKER_SECONDS) as transport:
-        subjects = Subjects(deployment, model or await find_model(transport, deployment))
+    async with reach(nats, deployment, model, name="queue-depth") as (transport, subjects):
         if watch:
             await _watch(Collector(transport, subjects), json=json)
             return

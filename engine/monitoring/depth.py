@@ -15,6 +15,7 @@ from engine.contract.control import (
 )
 from engine.contract.errors import BrokerError, FrameError
 from engine.transport.base import Incoming, QueueDepth, Transport, WorkQueue
+from engine.transport.durable import open_queue
 from engine.transport.subjects import Subjects
 
 COLLECT_SECONDS: Final = 1.5 * HEARTBEAT_SECONDS
@@ -85,15 +86,9 @@ class Collector:
         return max(workers, key=lambda worker: (worker.epoch, worker.incarnation), default=None)
 
     async def _prompts(self) -> QueueDepth | None:
-        subjects = self._subjects
         try:
             if self._queue is None:
-                self._queue = await self._transport.work_queue(
-                    stream=subjects.prompt_stream,
-                    subject=subjects.prompt,
-                    dead_stream=subjects.dead_stream,
-                    dead_subject=subjects.dead,
-                )
+                self._queue = await open_queue(self._transport, self._subjects)
             return await self._queue.depth()
         except BrokerError:
             return None

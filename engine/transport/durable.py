@@ -1,10 +1,11 @@
-"""Rules of the durable queue that the real broker and its twin share."""
+"""Rules of the durable queue and the event log that broker and twin share, and how those of a model are opened."""
 
 from typing import Final
 
 import orjson
 
-from engine.transport.base import DeadLetter
+from engine.transport.base import DeadLetter, EventLog, Transport, WorkQueue
+from engine.transport.subjects import Subjects
 
 ACK_WAIT: Final = 8.0  # seconds without a sign of life until a prompt is handed to somebody else
 MAX_PROMPTS: Final = 10_000  # waiting; more get an answer at once instead of an hour later
@@ -13,6 +14,23 @@ LOG_AGE: Final = 3600.0  # seconds that events are kept
 LOG_BYTES: Final = 128 * 1024 * 1024  # of all events, the oldest go first
 MAX_DEAD: Final = 10_000  # dead letters kept, the oldest go first
 DUPLICATE_SECONDS: Final = 120.0  # a prompt put again within it, with the same message id, is stored once
+
+
+async def open_queue(transport: Transport, subjects: Subjects) -> WorkQueue:
+    """The queue of prompts of a model, created if missing. Raises BrokerError when there is no JetStream."""
+    return await transport.work_queue(
+        stream=subjects.prompt_stream,
+        subject=subjects.prompt,
+        dead_stream=subjects.dead_stream,
+        dead_subject=subjects.dead,
+    )
+
+
+async def open_events(transport: Transport, subjects: Subjects, *, writer: str = "") -> EventLog:
+    """The event log of a model, created if missing; `writer`: who appends. Raises BrokerError likewise."""
+    return await transport.event_log(
+        stream=subjects.event_stream, subject=subjects.events_root, shown=subjects.tokens_root, writer=writer
+    )
 
 
 def read_letter(place: int, data: bytes) -> DeadLetter:

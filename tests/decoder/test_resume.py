@@ -16,7 +16,7 @@ from engine.decoder.resume import resume
 from engine.decoder.sequence import Sequence
 from engine.decoder.tokenizer import ByteStream
 from engine.transport.base import EventLog, Inbox, WorkQueue
-from engine.transport.durable import ACK_WAIT
+from engine.transport.durable import ACK_WAIT, open_events, open_queue
 from tests.decoder.local_pipeline import SUBJECTS, Clock, Pipeline, answer_to, pipeline
 
 PROMPTS = ["why", "a longer prompt that takes several chunks to send", "x", "who are you and what do you want"]
@@ -37,18 +37,11 @@ def run(test: Callable[[Pipeline], Awaitable[None]], **settings: Any) -> None:
 
 
 async def log_of(here: Pipeline, writer: str = "") -> EventLog:
-    return await here.transport.event_log(
-        stream=SUBJECTS.event_stream, subject=SUBJECTS.events_root, shown=SUBJECTS.tokens_root, writer=writer
-    )
+    return await open_events(here.transport, SUBJECTS, writer=writer)
 
 
 async def queue_of(here: Pipeline) -> WorkQueue:
-    return await here.transport.work_queue(
-        stream=SUBJECTS.prompt_stream,
-        subject=SUBJECTS.prompt,
-        dead_stream=SUBJECTS.dead_stream,
-        dead_subject=SUBJECTS.dead,
-    )
+    return await open_queue(here.transport, SUBJECTS)
 
 
 @asynccontextmanager

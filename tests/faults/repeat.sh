@@ -3,5 +3,5 @@
 set -euo pipefail
 for round in $(seq 1 "${COUNT:-20}"); do
   echo "round $round of ${COUNT:-20}"
-  "${PYTEST_PYTHON:-python}" -m pytest tests/faults tests/system/test_faults.py "$@"
+  "${PYTEST_PYTHON:-python}" -m pytest tests/faults "$@"
 done
