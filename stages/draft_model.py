@@ -41,10 +41,20 @@ class _Job:
     start: int  # tokens of the sequence that the cache holds
     end: int  # tokens of it that are fed by this call
     drafts: list[int] = field(default_factory=list[int])
+    chance: float = 1.0  # that all of them hold
+    ended: bool = False
 
     @property
     def whole(self) -> bool:
         return self.end == len(self.request.tokens)
+
+    def add(self, token: int, chance: float) -> None:
+        """One more draft, unless it makes the window too unlikely to pay."""
+        request, place = self.request, len(self.drafts)
+        self.chance *= chance if place >= request.ahead else 1.0
+        self.ended = self.chance < request.least and place >= request.ahead + request.kept
+        if not self.ended:
+            self.drafts.append(token)
 
 
 class _Head:
@@ -59,14 +69,19 @@ class _Head:
             self._tokens = tokens[shared]
         self._sampler = Sampler(np.arange(vocabulary) if self._tokens is None else self._tokens)
 
-    def choose(self, logits: npt.NDArray[Any], wanted: Sequence[tuple[Sampling, int]]) -> list[int]:
-        """One token per line of logits; `wanted`: how each is chosen, and its position in the sequence."""
+    def choose(self, logits: npt.NDArray[Any], wanted: Sequence[tuple[Sampling, int]]) -> tuple[list[int], list[float]]:
+        """One token per line of logits, and how likely the likeliest one is.
+
+        `wanted`: how each is chosen, and its position in the sequence.
+        """
         lines = logits[:, self._rows]
         best = lines.argmax(axis=-1)
+        highest = lines[np.arange(len(best)), best]
+        chances = 1.0 / np.exp(lines - highest[:, None], dtype=np.float32).sum(axis=-1)
         for i, (how, position) in enumerate(wanted):
             if how.temperature:
                 best[i] = self._sampler.draw(lines[i], how, position)
-        return (best if self._tokens is None else self._tokens[best]).tolist()
+        return (best if self._tokens is None else self._tokens[best]).tolist(), chances.tolist()
 
 
 class DraftModel:
@@ -96,7 +111,7 @@ class DraftModel:
         fed = [job for job in jobs if job is not None]
         try:
             drafting = self._feed(fed)
-            while drafting := [job for job in drafting if len(job.drafts) < self._most(job.request)]:
+            while drafting := [job for job in drafting if not job.ended and len(job.drafts) < self._most(job.request)]:
                 self._extend(drafting)
         except DeviceError:
             self._forget()
@@ -155,18 +170,23 @@ class DraftModel:
             (job.cached, job.start, job.request.tokens[job.start : job.end], job.request.how if job in ready else None)
             for job in jobs
         ]
-        for job, token in zip(ready, self._infer(rows), strict=True):
-            job.drafts.append(token)
+        for job, token, chance in zip(ready, *self._infer(rows), strict=True):
+            job.add(token, chance)
         return ready
 
     def _extend(self, jobs: list[_Job]) -> None:
         rows = [(job.cached, len(job.cached.tokens), (job.drafts[-1],), job.request.how) for job in jobs]
-        for job, token in zip(jobs, self._infer(rows), strict=True):
+        for job, token, chance in zip(jobs, *self._infer(rows), strict=True):
             job.cached.tokens += (job.drafts[-1],)
-            job.drafts.append(token)
+            job.add(token, chance)
 
-    def _infer(self, rows: Sequence[tuple[_Cached, int, Sequence[int], Sampling | None]]) -> list[int]:
-        """The next token of every row that wants one. Rows: cache, start, tokens, and how it is chosen."""
+    def _infer(
+        self, rows: Sequence[tuple[_Cached, int, Sequence[int], Sampling | None]]
+    ) -> tuple[list[int], list[float]]:
+        """The next token of every row that wants one, and its chance.
+
+        Rows: cache, start, tokens, and how the next one is chosen; None: it is not wanted.
+        """
         table = np.zeros((len(rows), ROW_COLUMNS), np.int32)
         blocks: list[int] = []
         flat: list[int] = []

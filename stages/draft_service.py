@@ -36,7 +36,15 @@ class DraftDesk:
         remote = decode_draft_requests(data)
         known = [self._restore(request) for request in remote]
         asked = [
-            DraftRequest(request.key, tokens, request.count, expand_sampling(request.how))
+            DraftRequest(
+                request.key,
+                tokens,
+                request.count,
+                expand_sampling(request.how),
+                request.least,
+                request.ahead,
+                request.kept,
+            )
             for request, tokens in zip(remote, known, strict=True)
             if tokens
         ]

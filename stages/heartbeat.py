@@ -73,5 +73,6 @@ def heartbeat(identity: Identity, state: WorkerState, load: Load, work: AtWork |
         memory_mb=_PROCESS.memory_info().rss / 1e6,
         kv_precision=identity.kv_precision,
         dynamic_quantization=identity.dynamic_quantization,
+        threads=identity.threads,
         equalities=work.loaded.equalities if work else {},
     )

@@ -31,6 +31,7 @@ class Identity:
     pid: int
     kv_precision: KvPrecision = "f32"
     dynamic_quantization: bool = True
+    threads: int = 0  # 0: as the device likes
 
     @property
     def last(self) -> bool:
@@ -68,4 +69,5 @@ def identify(manifest: Manifest, index: int, options: RunnerOptions) -> Identity
         pid=os.getpid(),
         kv_precision=options.cache_precision,
         dynamic_quantization=options.dynamic_quantization,
+        threads=options.threads,
     )

@@ -74,6 +74,7 @@ class StageHeartbeat:
     memory_mb: float
     kv_precision: str = ""  # of the cache; "" from a worker that does not say
     dynamic_quantization: bool = True  # of activations, where the CPU has instructions for it
+    threads: int = 0  # of the CPU that it computes with; 0: as many as it likes
     equalities: dict[str, bool] = field(default_factory=dict[str, bool])
 
 
@@ -86,8 +87,8 @@ class Speculation:
     window: float = 0.0  # drafts per window, lately
     gain: float = 1.0  # expected speed relative to no drafts, lately
     measured_gain: float = 0.0  # speed with drafts relative to without, at the present load; 0.0: not yet tried
-    step_ms: float = 0.0  # of a step, whatever is in it
-    step_token_ms: float = 0.0  # of each token in a step
+    step_ms: float = 0.0  # of a step with one row, whatever is in it, on the slowest stage
+    step_token_ms: float = 0.0  # of each token in it
     draft_token_ms: float = 0.0  # of each drafted token, as far as the pipe waits for it
     failures: int = 0  # times the draft model did not answer
 

@@ -22,8 +22,11 @@ class DraftRequest:
 
     key: str  # the same for every request of a sequence: the draft model keeps a cache by it
     tokens: tuple[int, ...]  # the whole sequence, drafts in flight included
-    count: int  # tokens wanted; 0: only take in the tokens
+    count: int  # tokens wanted at most; 0: only take in the tokens
     how: Sampling = GREEDY  # drafted with the target's noise a sample is the target's as often as can be (D5)
+    least: float = 0.0  # chance that all drafts up to one hold, as the draft model sees it, below which they end
+    ahead: int = 0  # of them that guess what is being computed anyway: in no chance, never the end
+    kept: int = 0  # drafts behind those that cost nothing: taken however unlikely
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,9 @@ class RemoteDraftRequest:
     tokens: list[int]  # what follows them
     count: int
     how: dict[str, Any] = field(default_factory=dict[str, Any])  # Sampling.compact
+    least: float = 0.0
+    ahead: int = 0
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,7 @@ def decode_draft_requests(data: bytes) -> list[RemoteDraftRequest]:
             raise TypeError("it is no list")
         requests = [read(RemoteDraftRequest, fields) for fields in found]  # type: ignore[reportUnknownVariableType]
         for request in requests:
-            _check_counts([request.base, request.count, *request.tokens])
+            _check_counts([request.base, request.count, request.ahead, request.kept, *request.tokens])
             expand_sampling(request.how)
     except (orjson.JSONDecodeError, TypeError) as error:
         raise FrameError(f"not a list of draft requests: {error}") from error

@@ -19,7 +19,7 @@ from engine.contract.messages import IntArray, Rows
 from engine.contract.side import Logprobs, RowSide
 from engine.decoder.answer import Delta
 from engine.decoder.batching import RowPlan
-from engine.decoder.drafting import DraftModelAccess, DraftPlanner
+from engine.decoder.drafting import Conditions, DraftModelAccess, DraftPlanner
 from engine.decoder.pipeclock import Trip
 from engine.decoder.rows import build_rows, build_tokens
 from engine.decoder.schedule import Schedule
@@ -165,13 +165,15 @@ class DecoderCore:
         """What to ask the draft model for now, if it is free; drafts that need no model are taken at once."""
         if self.capacity is None:
             return []
-        return self.speculation.requests(self.running, self.schedule.limits, model)
+        times, measured = self.schedule.times, self.schedule.measured
+        now = Conditions(self.schedule.limits, times, measured, model, self.capacity.draft_core)
+        return self.speculation.requests(self.running, now)
 
     def drafted(self, requests: Items[DraftRequest], drafts: Items[Draft], seconds: float) -> None:
         """The draft model's answer to `draft`, and how long it took."""
         if self.capacity is not None:
-            waited = seconds * max(1 - len(self.flights) / self.schedule.limits.steps_in_flight, 0.0)
-            self.speculation.observe_drafts(max(request.count for request in requests), waited)
+            idle = max(1 - len(self.flights) / self.schedule.limits.steps_in_flight, 0.0)
+            self.speculation.observe_drafts(requests, drafts, seconds, idle)
         running = {sequence.id: sequence for sequence in self.running}
         for request, draft in zip(requests, drafts, strict=True):
             if (sequence := running.get(RequestId(request.key))) is not None:
@@ -235,7 +237,6 @@ class DecoderCore:
         if len(tokens) != sum(plan.picked for plan in flight.plans) or len(logprobs) not in (0, len(tokens)):
             raise ValueError(f"step {number} brought {len(tokens)} tokens")
         seconds, self._last_result = now - max(flight.sent, self._last_result), now
-        self.speculation.observe_step(int(flight.work.tokens), seconds)
         self.schedule.returned(Trip(flight.work, flight.sent, now, flight.alone), self.running, len(self.flights))
         progress: list[Progress] = []
         found, at = tokens.tolist(), 0
@@ -249,7 +250,8 @@ class DecoderCore:
                 continue
             verdict = verify(sequence.tail, target)
             delta = sequence.answer.accept(verdict.tokens, known)
-            self.speculation.count(*sequence.take(verdict, delta))
+            accepted, checked = sequence.take(verdict, delta)
+            self.speculation.count(sequence, plan.picked - 1, accepted, checked, len(delta.ids))
             self.tables.confirm(sequence, end)
             sequence.first_token = sequence.first_token or now
             failed = sequence.constraint.error if sequence.constraint is not None else ""

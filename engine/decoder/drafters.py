@@ -81,7 +81,16 @@ class RemoteDrafter:
         self._told[request.key] = request.tokens
         if len(self._told) > MAX_KEYS:
             self._told.pop(next(iter(self._told)))
-        return RemoteDraftRequest(request.key, base, list(request.tokens[base:]), request.count, request.how.compact())
+        return RemoteDraftRequest(
+            request.key,
+            base,
+            list(request.tokens[base:]),
+            request.count,
+            request.how.compact(),
+            request.least,
+            request.ahead,
+            request.kept,
+        )
 
 
 class Drafting:

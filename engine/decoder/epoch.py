@@ -2,10 +2,14 @@
 
 import asyncio
 import logging
+import os
+import platform
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as Items
 from typing import Final
 
+from engine.contract.control import StageHeartbeat
 from engine.contract.copies import with_copies
 from engine.contract.errors import ErrorCode, FrameError
 from engine.contract.ids import Incarnation, StepNumber
@@ -52,7 +56,14 @@ def capacity_of(route: Route, manifest: Manifest, max_payload: int, config: Deco
         stages=len(route.chain),
         adaptive=not config.steps_in_flight,
         stateful=any(h.slots for h in route.chain),
+        draft_core=config.draft == "remote" or spare_core(route.chain, platform.node(), os.cpu_count() or 1),
     )
+
+
+def spare_core(chain: Items[StageHeartbeat], host: str, cores: int) -> bool:
+    """Whether the stages on this machine leave one of its cores to others."""
+    here = [h for h in chain if h.host == host and h.device.startswith("CPU")]
+    return all(h.threads for h in here) and sum(h.threads for h in here) < cores
 
 
 class EpochRunner:

@@ -7,7 +7,7 @@ from typing import Final
 from engine.contract.control import Scheduling
 from engine.decoder.batching import RowPlan, StepLimits, budget, plan_step, work_of
 from engine.decoder.depth import Depth, Load
-from engine.decoder.pipeclock import PipeClock, Trip
+from engine.decoder.pipeclock import PipeClock, PipeTimes, Trip
 from engine.decoder.sequence import Sequence
 from engine.decoder.steptime import Work
 
@@ -60,6 +60,16 @@ class Schedule:
     def allowed(self) -> int:
         """Steps that may be in flight right now."""
         return self._depth.allowed
+
+    @property
+    def times(self) -> PipeTimes:
+        """What steps take."""
+        return self._clock.times
+
+    @property
+    def measured(self) -> bool:
+        """Whether any step came back."""
+        return self._clock.known
 
     def plan(self, running: Items[Sequence], flying: int) -> list[RowPlan]:
         """The next step beside `flying` others."""

@@ -201,7 +201,8 @@ class Sequence:
             self.branch += 1
             self.tail = []
             self.sent = len(self.tokens) - 1
-        if not self.tail and self.drafting == "decided":
+        guessed = verdict.onward and verdict.accepted == len(verdict.tokens)  # and nothing worth drafting behind it
+        if not self.tail and self.drafting == "decided" and not guessed:
             self.drafting = "open"
         return accepted, checked
 

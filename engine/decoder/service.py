@@ -207,7 +207,7 @@ class DecoderService:
             replays=self.replays,
             tokens=self._rate.total,
             tokens_per_second=self._rate.per_second(now()),
-            speculation=self._core.speculation.figures(self._drafting.failures),
+            speculation=self._core.speculation.figures(self._core.schedule.times, self._drafting.failures),
             prefix_cache=self._core.prefix_cache(),
             scheduling=self._core.schedule.figures(self._core.running),
         )

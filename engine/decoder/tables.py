@@ -24,6 +24,7 @@ class Capacity:
     limits: StepLimits
     stateful: bool = False  # some stage keeps a state per slot
     stages: int = 1
+    draft_core: bool = False  # a draft model takes no time from any stage
     adaptive: bool = False  # steps in flight follow what is measured, one per stage at least; else as the limits say
 
 

@@ -1,14 +1,17 @@
 """Drafts and steps under way together, with scripted target and draft: who waits, who runs ahead, what is lost."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import pytest
 
 from engine.contract.drafts import Draft, DraftRequest
+from engine.decoder.core import DecoderCore, PlannedStep
 from tests.decoder.fakes import capacity
 from tests.decoder.scripted import (
     Loop,
+    NextToken,
     ScriptedDraft,
     ScriptedTarget,
     core_with,
@@ -144,6 +147,83 @@ def test_a_busy_draft_model_is_waited_for() -> None:
     assert core.draft("busy") == []
     assert core.next_step(1.0) is None
     assert [request.count for request in core.draft("free")] == [3]
+
+
+@dataclass
+class CoreOfItsOwn:
+    """One request, one step in flight, and a draft model that drafts while that step is computed."""
+
+    right: NextToken
+    fixed: int | None = 3
+
+    def __post_init__(self) -> None:
+        self.one = sequence(fixed=self.fixed)
+        self.prompt = list(self.one.tokens)
+        self.core = DecoderCore()
+        self.core.open_epoch(replace(capacity(blocks=64, steps_in_flight=1, min_row_tokens=1), draft_core=True))
+        self.core.submit(self.one)
+        self.target, self.draft = ScriptedTarget(target_token), ScriptedDraft(self.right)
+
+    def step(self, now: float) -> PlannedStep:
+        step = self.core.next_step(now)
+        assert step is not None
+        return step
+
+    def answer(self, step: PlannedStep, now: float) -> None:
+        self.core.result(step.number, self.target.run(step), now)
+
+    def begin(self) -> PlannedStep:
+        """The prompt was read, and the first window, of three drafts, is under way."""
+        self.answer(self.step(0.0), 1.0)
+        asked = self.core.draft("free")
+        self.core.drafted(asked, [Draft(draft.tokens[:3]) for draft in self.draft.propose(asked)], 0.001)
+        return self.step(1.0)
+
+
+def test_while_a_window_is_verified_the_next_one_is_drafted_and_sent_at_once_when_all_of_it_holds() -> None:
+    setting = CoreOfItsOwn(target_token)
+    window = setting.begin()
+    asked = setting.core.draft("free")
+    assert [(request.count, request.ahead) for request in asked] == [(4, 1)]  # the target's own token, and three more
+    setting.core.drafted(asked, setting.draft.propose(asked), 0.001)
+    assert setting.core.next_step(1.5) is None
+    setting.answer(window, 2.0)
+    assert setting.core.draft("free") == []
+    assert setting.step(2.0).tokens.size == 4
+    assert setting.one.answer.ids == plain(target_token, setting.prompt, 5)
+
+
+def test_a_window_drafted_for_an_outcome_that_did_not_come_is_forgotten() -> None:
+    setting = CoreOfItsOwn(erring(9))  # the first window's second draft is wrong
+    window = setting.begin()
+    asked = setting.core.draft("free")
+    setting.answer(window, 2.0)
+    setting.core.drafted(asked, setting.draft.propose(asked), 0.001)
+    assert setting.core.next_step(2.0) is None
+    again = setting.core.draft("free")
+    assert [(request.count, request.ahead) for request in again] == [(3, 0)]
+    setting.core.drafted(again, setting.draft.propose(again), 0.001)
+    drive_on = Loop(setting.core, setting.target, setting.draft)
+    assert len(list(drive_on.turns())) > 5
+    assert setting.one.answer.ids == plain(target_token, setting.prompt, 40)
+
+
+def test_a_model_that_saw_nothing_likely_behind_a_window_is_not_asked_again_behind_it() -> None:
+    setting = CoreOfItsOwn(target_token, fixed=None)
+    window = setting.begin()
+    asked = setting.core.draft("free")
+    guess = [Draft(draft.tokens[:1]) for draft in setting.draft.propose(asked)]
+    setting.core.drafted(asked, guess, 0.001)
+    setting.answer(window, 2.0)
+    assert setting.core.draft("free") == []
+    assert setting.step(2.0).tokens.size == 1
+
+
+def test_without_a_core_of_its_own_a_draft_model_leaves_the_stages_alone() -> None:
+    setting = CoreOfItsOwn(target_token)
+    setting.core.open_epoch(capacity(blocks=64, steps_in_flight=1, min_row_tokens=1))
+    setting.begin()
+    assert setting.core.draft("free") == []
 
 
 def test_rows_of_all_requests_stay_within_what_a_step_may_hold() -> None:

@@ -5,6 +5,7 @@ import pytest
 from engine.contract.control import PROTOCOL_VERSION, StageHeartbeat, from_json, to_json
 from engine.contract.errors import FrameError
 from engine.contract.ids import Incarnation
+from engine.decoder.epoch import spare_core
 from engine.decoder.fleet import Fleet, smallest_pool
 from engine.decoder.pace import Pace
 
@@ -102,3 +103,16 @@ def test_patience_follows_the_slowest_step_of_that_size() -> None:
     assert pace.patience(10) == 4.0
     assert pace.patience(40) == 16.0
     assert pace.patience(1) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("threads", "cores", "spare"), [((1,), 2, True), ((1, 1), 2, False), ((0,), 8, False), ((2, 4), 8, True)]
+)
+def test_a_draft_model_has_a_core_of_its_own_when_the_stages_beside_it_leave_one(
+    threads: tuple[int, ...], cores: int, spare: bool
+) -> None:
+    assert spare_core([heartbeat(i, threads=count) for i, count in enumerate(threads)], "pc", cores) is spare
+
+
+def test_stages_elsewhere_and_on_other_devices_leave_a_draft_model_its_cores() -> None:
+    assert spare_core([heartbeat(0, host="there"), heartbeat(1, device="GPU.0")], "pc", 1)

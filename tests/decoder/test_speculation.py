@@ -1,16 +1,28 @@
-from collections.abc import Callable
-
 import pytest
 
-from engine.decoder.cost import Average, StepCost
-from engine.decoder.speculation import PROBE_EVERY, Acceptance, Choice, DraftState, choose, expected_tokens
+from engine.decoder.average import Average
+from engine.decoder.speculation import (
+    CHANCES,
+    NONE,
+    PROBE_EVERY,
+    Acceptance,
+    DraftState,
+    WindowCost,
+    Windows,
+    choose,
+    choose_chance,
+    expected_tokens,
+)
 
 
 def costs(
     *, step: float = 0.04, token: float = 0.005, draft: float = 0.001, rows: int = 1, least: int = 1
-) -> Callable[[int], float]:
-    """Seconds of a window in a step that `rows` sequences share."""
-    return lambda drafts: step / rows + token * max(1 + drafts, least) + draft * drafts
+) -> WindowCost:
+    """Of a window in a step that `rows` sequences share."""
+    return WindowCost(lambda drafts: step / rows + token * max(1 + drafts, least), draft)
+
+
+USUAL = Windows()
 
 
 def test_expected_tokens_of_a_window() -> None:
@@ -36,9 +48,9 @@ def test_a_full_pipe_drafts_less() -> None:
 
 
 def test_nothing_is_drafted_where_it_costs_more_than_it_brings() -> None:
-    assert choose(0.1, costs()) == Choice(0, 1.0)
-    assert choose(0.7, costs(rows=32, token=0.02)) == Choice(0, 1.0)
-    assert choose(0.7, costs(draft=0.1)) == Choice(0, 1.0)
+    assert choose(0.1, costs()) == NONE
+    assert choose(0.7, costs(rows=32, token=0.02)) == NONE
+    assert choose(0.7, costs(draft=0.1)) == NONE
 
 
 def test_a_row_that_needs_a_dummy_anyway_takes_a_draft_instead() -> None:
@@ -49,7 +61,7 @@ def test_a_row_that_needs_a_dummy_anyway_takes_a_draft_instead() -> None:
 def test_the_limit_holds() -> None:
     assert choose(1.0, costs()).tokens == 16
     assert choose(1.0, costs(), limit=3).tokens == 3
-    assert choose(1.0, costs(), limit=0) == Choice(0, 1.0)
+    assert choose(1.0, costs(), limit=0) == NONE
 
 
 def test_acceptance_follows_what_was_seen_and_forgets_slowly() -> None:
@@ -65,20 +77,27 @@ def test_acceptance_follows_what_was_seen_and_forgets_slowly() -> None:
 
 def test_a_fixed_number_is_only_clipped() -> None:
     state = DraftState(("model",), 5)
-    assert state.choose("model", costs(draft=9.0), 16).tokens == 5
-    assert state.choose("model", costs(), 2).tokens == 2
+    assert state.choose("model", costs(draft=9.0), 16, USUAL).tokens == 5
+    assert state.choose("model", costs(), 2, USUAL).tokens == 2
 
 
 def test_a_sequence_without_drafts_looks_again_after_a_while() -> None:
-    state = DraftState(("model",))
-    state.source = "model"
+    state = DraftState(("lookup",))
+    state.source = "lookup"
     for _ in range(30):
         state.observe(0, 1, 1)
-    assert state.choose("model", costs(), 16).tokens == 0
+    assert state.choose("lookup", costs(), 16, USUAL).tokens == 0
     state.observe(0, 0, PROBE_EVERY)
-    assert state.choose("model", costs(), 16).tokens == 2
+    assert state.choose("lookup", costs(), 16, USUAL).tokens == 2
     state.observe(0, 1, 1)
-    assert state.choose("model", costs(), 16).tokens == 0
+    assert state.choose("lookup", costs(), 16, USUAL).tokens == 0
+
+
+def test_what_a_grammar_leaves_no_choice_about_says_nothing_of_a_source() -> None:
+    state = DraftState(("lookup", "model"))
+    state.observe(9, 9, 10)
+    assert (state.lookup.rate, state.model.rate) == (pytest.approx(0.6), pytest.approx(0.65))
+    assert state.accepted == 9
 
 
 def test_sources_have_acceptances_of_their_own() -> None:
@@ -90,52 +109,48 @@ def test_sources_have_acceptances_of_their_own() -> None:
     assert state.acceptance("model").rate == 0.65
 
 
-def test_the_cost_of_a_step_is_learnt_from_rows_of_several_lengths() -> None:
-    cost = StepCost()
-    for i in range(200):
-        tokens = 1 + i % 6
-        cost.observe(tokens, 0.040 + 0.005 * tokens)
-    step, token = cost.line()
-    assert step == pytest.approx(0.040, rel=0.05)
-    assert token == pytest.approx(0.005, rel=0.3)
+def test_an_average_starts_at_its_first_sample_and_holds_a_first_guess_as_firmly_as_told() -> None:
+    average = Average()
+    assert average.value == 0.0
+    average.observe(5.0)
+    assert average.value == pytest.approx(5.0)
+    guessed = Average.starting(1.0, weight=9.0)
+    guessed.observe(10.0)
+    assert 1.0 < guessed.value < 3.0
 
 
-def test_with_rows_of_one_length_the_slope_is_a_guess_and_the_sum_is_right() -> None:
-    cost = StepCost()
-    for _ in range(20):
-        cost.observe(1, 0.05)
-    step, token = cost.line()
-    assert step + token == pytest.approx(0.05)
-    assert 0 < token < 0.25 * 0.05
+def test_a_draft_pays_while_its_chance_is_above_what_its_time_is_worth_elsewhere() -> None:
+    windows = Windows(drafted=2.0, brought=2.1)
+    choice = choose_chance(windows, costs(step=0.04, token=0.005, draft=0.002))
+    seconds = 0.04 + 0.005 * 3 + 0.002 * 3
+    assert choice.least == pytest.approx(0.007 * 2.1 / seconds)
+    assert choice.gain == pytest.approx(2.1 / seconds * 0.045)
 
 
-def test_costs_follow_a_machine_that_slows_down() -> None:
-    cost = StepCost()
-    for seconds in (0.05, 0.1):
-        for i in range(200):
-            cost.observe(1 + i % 4, seconds)
-    step, token = cost.line()
-    assert step + 2.5 * token == pytest.approx(0.1, rel=0.05)
+def test_over_slow_links_unlikely_drafts_pay_too() -> None:
+    near, far = (choose_chance(USUAL, costs(step=step)).least for step in (0.04, 0.4))
+    assert far < near / 3
 
 
-def test_long_prompts_do_not_distort_what_a_verify_row_costs() -> None:
-    cost = StepCost()
-    for i in range(100):
-        cost.observe(1 + i % 4, 0.05)
-        cost.observe(256, 0.9)
-    step, token = cost.line()
-    assert step + token == pytest.approx(0.05, rel=0.05)
+def test_windows_that_bring_nothing_end_drafting_until_it_is_looked_at_again() -> None:
+    state = DraftState(("model",))
+    assert state.choose("model", costs(), 16, USUAL).tokens == 16
+    assert state.windows is not None
+    for _ in range(40):
+        state.windows.observe(2, 1)
+    assert state.choose("model", costs(), 16, USUAL) == NONE
+    state.observe(0, 0, PROBE_EVERY)
+    assert state.choose("model", costs(), 16, USUAL).tokens == 2
 
 
-def test_nothing_is_known_before_the_first_step() -> None:
-    assert not StepCost().known
-    assert StepCost().line() == (0.0, 0.0)
-    assert Average().value == 0.0
+def test_a_new_request_begins_with_what_others_have_seen() -> None:
+    usual = Windows()
+    for _ in range(60):
+        usual.observe(3, 1)
+    assert DraftState(("model",)).choose("model", costs(), 16, usual) == NONE
 
 
-def test_a_size_that_costs_more_than_its_neighbours_is_avoided() -> None:
-    cost, real = StepCost(), {1: 0.0627, 2: 0.0763, 3: 0.084, 4: 0.1029, 5: 0.1061, 6: 0.1132}
-    for i in range(300):
-        cost.observe(1 + i % 6, real[1 + i % 6])
-    assert all(cost.of(tokens) == pytest.approx(seconds, rel=0.05) for tokens, seconds in real.items())
-    assert choose(0.65, lambda drafts: cost.of(1 + drafts), 5).tokens in (2, 4, 5)
+def test_the_least_chance_stays_within_reason() -> None:
+    free = choose_chance(Windows(2.0, 3.0), costs(token=0.0, draft=0.0)).least
+    dear = choose_chance(Windows(0.1, 9.0), costs(token=0.5, draft=0.5, step=5.0)).least
+    assert (free, dear) == CHANCES

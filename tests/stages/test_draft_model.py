@@ -38,6 +38,7 @@ class ArithmeticRunner:
         self.cache = BlockCache(blocks, BLOCK)
         self.fed: list[list[tuple[int, int]]] = []  # per call: start and length of each row
         self.fail = False
+        self.sure = 40.0  # logit of the next token; of all others 0: it is certain
 
     def infer(self, rows: Rows, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if self.fail:
@@ -48,7 +49,7 @@ class ArithmeticRunner:
             fed.append((row.start, row.length))
             wanted += map(next_token, row.picks())
         self.fed.append(fed)
-        return np.eye(VOCABULARY, dtype=np.float32)[wanted].reshape(len(wanted), VOCABULARY)
+        return self.sure * np.eye(VOCABULARY, dtype=np.float32)[wanted].reshape(len(wanted), VOCABULARY)
 
     def copy_slots(self, copies: Sequence[SlotCopy]) -> None:
         raise AssertionError("only slots are copied")
@@ -229,3 +230,40 @@ def test_sequences_that_branch_off_each_other_in_a_small_pool_all_draft_right(se
         texts[key] = [*texts[key], *rng.integers(0, 3, int(rng.integers(1, 12))).tolist()]
         found = ask(drafts, texts[key], int(rng.integers(0, 5)), key=key)
         assert found.tokens == continued(texts[key], len(found.tokens))
+
+
+HALF = float(np.log(VOCABULARY - 1))  # the logit at which the next token has a chance of one half
+
+
+@pytest.mark.parametrize(("least", "length"), [(0.0, 8), (0.2, 2), (0.3, 1), (0.6, 0)])
+def test_a_window_ends_at_the_first_token_whose_chance_is_too_small(least: float, length: int) -> None:
+    runner = ArithmeticRunner()
+    runner.sure = HALF
+    draft = model(runner).propose([DraftRequest("a", (1, 2, 3), 8, least=least)])[0]
+    assert draft == Draft(continued([1, 2, 3], length))
+    assert len(runner.fed) == (8 if length == 8 else length + 1)
+
+
+def test_a_guess_of_what_is_computed_anyway_counts_in_no_chance() -> None:
+    runner = ArithmeticRunner()
+    runner.sure = HALF
+    draft = model(runner).propose([DraftRequest("a", (1, 2, 3), 8, least=0.4, ahead=1)])[0]
+    assert len(draft.tokens) == 2
+
+
+def test_drafts_that_take_a_dummy_s_place_are_kept_however_unlikely() -> None:
+    runner = ArithmeticRunner()
+    runner.sure = HALF
+    draft = model(runner).propose([DraftRequest("a", (1, 2, 3), 8, least=0.9, kept=1)])[0]
+    assert len(draft.tokens) == 1
+
+
+def test_sequences_end_their_windows_each_for_itself_and_the_cache_holds_what_was_kept() -> None:
+    runner = ArithmeticRunner()
+    runner.sure = HALF
+    drafts = model(runner)
+    short, long = drafts.propose([DraftRequest("a", (1, 2, 3), 6, least=0.4), DraftRequest("b", (4, 5), 6)])
+    assert (len(short.tokens), len(long.tokens)) == (1, 6)
+    assert drafts.propose([DraftRequest("a", (1, 2, 3, *short.tokens), 4)])[0].tokens == continued(
+        [1, 2, 3, *short.tokens], 4
+    )
