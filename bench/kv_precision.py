@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 import stages.settings
+from bench.load import PROMPTS
 from bench.record import RESULTS, Record
-from bench.users import PROMPTS
 from engine.contract.manifest import load_manifest
 from engine.decoder.tokenizer import load_tokenizer
 from engine.local.model import demo_split

@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.calm import Calm
+from bench.load import PROMPTS
 from bench.model import ir_folder
 from bench.record import RESULTS, Record, ratio
-from bench.users import PROMPTS
 from export_tools.sources.open import open_source
 from export_tools.split import SplitOptions, split
 from stages.chain import Chain, make_rows, prefill

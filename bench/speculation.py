@@ -17,9 +17,9 @@ from rich.table import Table
 
 from bench.calm import Calm
 from bench.fleet import pipeline, whole
+from bench.load import KINDS, prompts_for, run_users
 from bench.model import ir_folder
 from bench.record import RESULTS, Record, ratio
-from bench.users import KINDS, prompts_for, run_users
 from engine.local.model import demo_draft, demo_split
 
 TEMPLATE = (

@@ -1,52 +1,241 @@
-"""Load for a running pipeline: n users at once, each one prompt, greedy, a fixed number of tokens."""
+"""Many users on two one-core workers: throughput, smoothness, waiting, and what shared beginnings save.
 
+- users: 1 to 32 users at once against ContinuousBatchingPipeline on one core, the same prompts in turns, same KV
+  precision, no drafts; beside it what two groups could reach at best (bench/bound.py), and how busy the stages were.
+- prompt: a prompt of 2,000 tokens arrives beside four streams; time between their tokens before and meanwhile.
+- ttft: time to the first token by length of the prompt, nothing of it known.
+- prefix: the same again, with all of it known but for the last tokens.
+"""
+
+import argparse
 import asyncio
+import json
+import random
+import re
+import statistics
+import sys
 import time
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from bench.fleet import pipeline, whole
+from bench.load import prompts_for, run_users
+from bench.model import ir_folder
+from bench.pipeline import LAYERS, PRECISION, TEMPLATE
+from bench.record import RESULTS, Record, ratio
 from engine.client.client import Client
+from engine.contract.control import StageHeartbeat, from_json
+from engine.contract.manifest import load_manifest
 from engine.contract.prompt import FinalEvent
+from engine.decoder.tokenizer import load_tokenizer
+from engine.local.model import demo_split
 from engine.transport.base import Transport
 from engine.transport.subjects import Subjects
 
-KINDS = ("facts", "reasoning", "code", "list", "creative", "technical", "chat", "translate")
-PROMPTS = (  # one of each kind
-    "What is the capital of Japan and why is it famous?",
-    "If I have three apples and eat one, then buy five more, how many do I have? Explain.",
-    "Write a Python function that returns the factorial of n.",
-    "List five benefits of regular exercise.",
-    "Write a short story about a lighthouse keeper.",
-    "Explain how a hash table works.",
-    "Hi! Can you help me plan my weekend?",
-    "Translate to French: The weather is nice today.",
-)
+USERS = (1, 2, 4, 8, 16, 32)
+GATES = {16: 1.6, 32: 1.75}
+PROMPTS = (10, 100, 500, 1000, 2000)  # tokens
+PREFIXES = (100, 500, 2000)
+STREAMS = 4
+LONG = 2000
+OUT = RESULTS / "users.jsonl"
+Samples = dict[tuple[str, int], list[float]]
 
 
-def prompts_for(users: int, template: str) -> list[str]:
-    """Raw prompts, the chat template already applied; `{}` in the template is the question."""
-    return [template.replace("{}", PROMPTS[i % len(PROMPTS)]) for i in range(users)]
+def keep(name: str, unit: str, samples: Samples, **params: Any) -> None:
+    for (what, size), values in samples.items():
+        Record(
+            name=f"users.{name}", params={"what": what, "size": size, **params}, unit=unit, samples=values
+        ).append_to(OUT)
 
 
-async def run_users(
-    transport: Transport, subjects: Subjects, prompts: list[str], tokens: int, **fields: object
-) -> dict[str, Any]:
-    """Ask all prompts at once; tokens, seconds, decode speed per user (tokens/s after the first token), drafts."""
-    client = Client(transport, subjects)
+class Busy:
+    """The stages' busy share while it is watched, from their heartbeats."""
 
-    async def one(prompt: str) -> FinalEvent:
-        return await client.complete(prompt=prompt, max_tokens=tokens, ignore_eos=True, **fields)
+    def __init__(self, transport: Transport, subjects: Subjects) -> None:
+        self._transport, self._subjects = transport, subjects
+        self._shares: dict[int, list[float]] = {}
 
-    started = time.perf_counter()
-    async with asyncio.TaskGroup() as tasks:
-        answers = [tasks.create_task(one(prompt)) for prompt in prompts]
-    seconds = time.perf_counter() - started
-    finals = [answer.result() for answer in answers]
-    decode = [(f.usage.completion_tokens - 1) / (f.timings.total - f.timings.first_token) * 1e3 for f in finals]
-    return {
-        "tokens": sum(f.usage.completion_tokens for f in finals),
-        "seconds": seconds,
-        "ids": [list(f.ids) for f in finals],
-        "decode": decode,
-        "drafted": sum(f.usage.drafted_tokens for f in finals),
-        "accepted": sum(f.usage.accepted_tokens for f in finals),
-    }
+    async def watch(self) -> None:
+        stages = self._subjects.stage_heartbeat(0).removesuffix("0")
+        async with self._transport.subscribe(self._subjects.heartbeats) as inbox:
+            while True:
+                message = await inbox.get()
+                if not message.subject.startswith(stages):
+                    continue
+                beat = from_json(StageHeartbeat, message.data)
+                self._shares.setdefault(beat.stage, []).append(beat.busy_share)
+
+    def take(self) -> list[float]:
+        """Per stage, since the last call: the most that a window of five seconds showed."""
+        found = [max(self._shares[stage]) for stage in sorted(self._shares)]
+        self._shares.clear()
+        return found
+
+
+async def bound(profile: str, split: str, uncut: str) -> dict[int, float]:
+    """What two groups could be faster than the whole model, by number of users."""
+    command = [sys.executable, "-m", "bench.bound", profile, split, uncut, *map(str, USERS)]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    out, _ = await process.communicate()
+    return {int(rows): t["whole"] / (2 * t["slowest"]) for rows, t in json.loads(out).items()}
+
+
+async def measure_users(profile: str, rounds: int, tokens: int) -> Table:
+    folder = await asyncio.to_thread(ir_folder)
+    shards, uncut = await demo_split(2, print, layers=LAYERS), await demo_split(1, print)
+    best = await bound(profile, str(shards), str(uncut))
+    samples: Samples = {}
+    busy: dict[int, list[float]] = {}
+    with whole("batching", folder, PRECISION[profile]) as batching:
+        async with pipeline(shards, profile) as (transport, subjects):
+            shares = Busy(transport, subjects)
+            watching = asyncio.create_task(shares.watch())
+            for number in range(-1, rounds):  # the first one warms up
+                for users in USERS:
+                    prompts = prompts_for(users, TEMPLATE)
+                    theirs = await asyncio.to_thread(batching, prompts, tokens)
+                    shares.take()
+                    ours = await run_users(transport, subjects, prompts, tokens, draft="none")
+                    await asyncio.sleep(1.1)  # the heartbeat that tells of it
+                    if number >= 0:
+                        busy[users] = shares.take() or [0.0]
+                        for side, result in (("pipeline", ours), ("batching", theirs)):
+                            speed = result["tokens"] / result["seconds"]
+                            samples.setdefault((side, users), []).append(speed)
+                print(f"users, {profile}: round {number + 1} of {rounds} done", file=sys.stderr)
+            watching.cancel()
+    keep("throughput", "tokens/s", samples, profile=profile, tokens=tokens, bound=best)
+    title = f"profile {profile}, {tokens} tokens an answer"
+    table = Table("users", "pipeline", "one core", "ratio", "range", "bound", "busy", "bubbles", "wanted", title=title)
+    for users in USERS:
+        ours, theirs = samples["pipeline", users], samples["batching", users]
+        middle, least, most = ratio(ours, theirs)
+        table.add_row(
+            str(users),
+            f"{statistics.median(ours):.1f} tok/s",
+            f"{statistics.median(theirs):.1f} tok/s",
+            f"{middle:.2f}",
+            f"{least:.2f} to {most:.2f}",
+            f"{best[users]:.2f}",
+            " ".join(f"{share:.0%}" for share in busy[users]),
+            " ".join(f"{1 - share:.0%}" for share in busy[users]),
+            f"≥ {GATES[users]}" if profile == "fast" and users in GATES else "",
+        )
+    return table
+
+
+async def ask(client: Client, prompt: str, tokens: int) -> list[float]:
+    """When each event of an answer came."""
+    times: list[float] = []
+    async for event in client.generate(prompt=prompt, max_tokens=tokens, ignore_eos=True, draft="none"):
+        times.append(time.perf_counter())
+        if isinstance(event, FinalEvent):
+            assert event.error is None, event.error
+    return times
+
+
+class Prompts:
+    """Texts of a given number of tokens that nobody has asked for before."""
+
+    def __init__(self, shards: Path) -> None:
+        tokenizer = load_tokenizer(shards, load_manifest(shards))
+        texts = (tokenizer.decode([token]) for token in range(1000, 20_000))
+        self._words = [text for text in texts if re.fullmatch(" [a-z]{3,9}", text)]  # one token each
+
+    def any(self, length: int) -> str:
+        return "".join(random.choices(self._words, k=length))
+
+
+async def measure_prompt(rounds: int) -> Table:
+    shards = await demo_split(2, print, layers=LAYERS)
+    samples: Samples = {}
+    prompts = await asyncio.to_thread(Prompts, shards)
+    async with pipeline(shards, "fast") as (transport, subjects):
+        client = Client(transport, subjects)
+        for number in range(-1, rounds):
+            async with asyncio.TaskGroup() as tasks:
+                streams = [tasks.create_task(ask(client, prompts.any(30), 224)) for _ in range(STREAMS)]
+                await asyncio.sleep(2.5)  # the load itself, not a wait for something
+                began = time.perf_counter()
+                times = await ask(client, prompts.any(LONG), 1)
+                ended = times[0]
+            gaps: dict[str, list[float]] = {"before": [], "meanwhile": []}
+            for stream in streams:
+                seen = stream.result()
+                for earlier, later in pairwise(seen):
+                    if began - 1.5 < earlier and later < began:
+                        gaps["before"].append(later - earlier)
+                    elif began < later and earlier < ended:
+                        gaps["meanwhile"].append(later - earlier)
+            if number >= 0:
+                for name, found in gaps.items():
+                    samples.setdefault((name, STREAMS), []).append(float(np.percentile(found, 95)) * 1e3)
+                samples.setdefault(("first token of the prompt", LONG), []).append((ended - began) * 1e3)
+            print(f"prompt: round {number + 1} of {rounds} done", file=sys.stderr)
+    keep("prompt", "ms", samples, profile="fast")
+    before, meanwhile = samples["before", STREAMS], samples["meanwhile", STREAMS]
+    middle, least, most = ratio(meanwhile, before)
+    table = Table("p95 between tokens before", "meanwhile", "ratio", "range", "prompt's first token", "wanted")
+    table.title = f"a prompt of {LONG} tokens beside {STREAMS} streams"
+    table.add_row(
+        f"{statistics.median(before):.1f} ms",
+        f"{statistics.median(meanwhile):.1f} ms",
+        f"{middle:.2f}",
+        f"{least:.2f} to {most:.2f}",
+        f"{statistics.median(samples['first token of the prompt', LONG]):.0f} ms",
+        "< 2",
+    )
+    return table
+
+
+async def measure_ttft(rounds: int) -> Table:
+    shards = await demo_split(2, print, layers=LAYERS)
+    samples: Samples = {}
+    prompts = await asyncio.to_thread(Prompts, shards)
+    async with pipeline(shards, "fast") as (transport, subjects):
+        client = Client(transport, subjects)
+        for number in range(-1, rounds):
+            for length in sorted({*PROMPTS, *PREFIXES}):
+                prompt = prompts.any(length)
+                for what in ("cold", "warm"):
+                    began = time.perf_counter()
+                    times = await ask(client, prompt, 2)
+                    if number >= 0:
+                        samples.setdefault((what, length), []).append((times[0] - began) * 1e3)
+            print(f"ttft: round {number + 1} of {rounds} done", file=sys.stderr)
+    keep("ttft", "ms", samples, profile="fast")
+    table = Table("prompt", "first token", "tokens/s read", "all known before", "times faster")
+    table.title = "time to the first token, one user, profile fast"
+    for length in sorted({*PROMPTS, *PREFIXES}):
+        cold, warm = samples["cold", length], samples["warm", length]
+        row = [f"{length} tokens", f"{statistics.median(cold):.0f} ms", f"{length / statistics.median(cold) * 1e3:.0f}"]
+        faster = f"{ratio(cold, warm)[0]:.1f}"
+        table.add_row(*row, *((f"{statistics.median(warm):.0f} ms", faster) if length in PREFIXES else ("", "")))
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--profiles", nargs="*", default=["fast", "exact"])
+    parser.add_argument("--parts", nargs="*", default=["users", "prompt", "ttft"])
+    options = parser.parse_args()
+    console = Console(width=140)
+    if "users" in options.parts:
+        for profile in options.profiles:
+            console.print(asyncio.run(measure_users(profile, options.rounds, options.tokens)))
+    if "prompt" in options.parts:
+        console.print(asyncio.run(measure_prompt(options.rounds)))
+    if "ttft" in options.parts:
+        console.print(asyncio.run(measure_ttft(options.rounds)))
+
+
+if __name__ == "__main__":
+    main()

@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.fleet import pipeline
+from bench.load import prompts_for, run_users
 from bench.pipeline import LAYERS, TEMPLATE
 from bench.record import RESULTS, Record, commit, ratio
-from bench.users import prompts_for, run_users
 from engine.local.model import demo_split
 from engine.transport.nats import NatsTransport
 from engine.transport.subjects import Subjects

@@ -17,9 +17,9 @@ from rich.table import Table
 
 from bench.delay import Delay
 from bench.fleet import pipeline
+from bench.load import prompts_for, run_users
 from bench.record import RESULTS, Record, ratio
 from bench.speculation import OFF, TEMPLATE
-from bench.users import prompts_for, run_users
 from engine.local.model import demo_draft, demo_split
 
 HOPS_MS = (0, 10, 50, 100)
