@@ -10,7 +10,7 @@ from engine.contract.sampling import GREEDY
 from engine.decoder.average import Average
 from engine.decoder.batching import StepLimits
 from engine.decoder.pipeclock import PipeTimes
-from engine.decoder.referee import Referee
+from engine.decoder.referee import LOOKUP_WAYS, MODEL_WAYS, Referee
 from engine.decoder.sequence import Sequence
 from engine.decoder.speculation import NONE, Choice, WindowCost, Windows
 from engine.decoder.steptime import Work
@@ -57,8 +57,9 @@ class DraftPlanner:
         """A row with so many drafts came back: so many were compared, so many hold, so many tokens came of it."""
         self.accepted += accepted
         self.checked += checked
-        if sequence.drafts.windows is not None and sequence.drafts.source == "model":
-            sequence.drafts.windows.observe(drafted, brought)
+        state = sequence.drafts
+        if state.windows is not None and state.source == "model" and not state.steady:
+            state.windows.observe(drafted, brought)
             self.usual.observe(drafted, brought)
 
     def requests(self, running: Items[Sequence], now: Conditions) -> list[DraftRequest]:
@@ -68,9 +69,11 @@ class DraftPlanner:
         verified it drafts the one that comes if all of it holds.
         """
         asked: list[DraftRequest] = []
-        pays = self.referee.drafting(len(running))
+        self.referee.ways = LOOKUP_WAYS if now.model == "absent" else MODEL_WAYS
+        way = self.referee.way(len(running))
         for sequence in running:
-            worth_it = pays or sequence.drafts.fixed is not None
+            worth_it = way != "none" or sequence.drafts.fixed is not None
+            sequence.drafts.steady = way != "chance"
             if not sequence.drafts.sources or sequence.drafting != "open":
                 continue
             if not sequence.answering:
@@ -105,7 +108,7 @@ class DraftPlanner:
             best, source, found = self._best(sequence, running, now)
         if source == "model" and now.model == "busy":
             return []
-        self.window.observe(best.tokens if source != "model" or state.fixed is not None else self.usual.drafted)
+        self.window.observe(self.usual.drafted if best.least else best.tokens)
         self.gain.observe(best.gain)
         state.source = source
         sequence.drafting = "decided"

@@ -1,23 +1,28 @@
-"""Does drafting pay, all in all? Decided by trying: tokens per second with and without it, measured in turns.
+"""How does drafting pay, all in all? Decided by trying: tokens per second each way, measured in turns.
 
-The cost model (cost.py) predicts what a window brings; it cannot see everything that drafting costs: a draft model on
-the cores of a stage slows the stage, windows run ahead are computed for nothing. So once in a while, for each load, the
-other way is tried for a few steps, and the better one is kept. Drafts never change the text, so trying is free of risk.
+The cost model predicts what a window brings; it cannot see everything that drafting costs: a draft model on the cores
+of a stage slows the stage, windows run ahead are computed for nothing, and steps of another size than the one before
+cost a small model up to a fifth more. So once in a while, for each load, another way is tried for a few steps, and the
+best one is kept. Drafts never change the text, so trying is free of risk.
 """
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
+Way = Literal["none", "steady", "chance"]
+"""none: no drafts; steady: windows of one length; chance: each window as long as its drafts are likely enough."""
+LOOKUP_WAYS: Final[tuple[Way, ...]] = ("steady", "none")  # lookups know no chances
+MODEL_WAYS: Final[tuple[Way, ...]] = ("steady", "none", "chance")
 TRIAL_STEPS: Final = 12  # results of one trial
-FIRST_TRIALS: Final = 4  # in turns, before anything is decided
-LEAST_REST: Final = 8  # trials of the better way before the other is tried again
+FIRST_ROUNDS: Final = 2  # trials of each way, before anything is decided
+LEAST_REST: Final = 8  # trials of the best way before another is tried again
 MOST_REST: Final = 64
 FORGET: Final = 0.6  # weight of older trials of the same way
 MARGIN: Final = 1.01  # drafting must bring at least that
 
 
 @dataclass(slots=True)
-class _Way:
+class _Found:
     """What one way brought, lately."""
 
     tokens: float = 0.0
@@ -36,46 +41,56 @@ class _Way:
 class _Load:
     """One number of running sequences, about."""
 
-    ways: tuple[_Way, _Way] = field(default_factory=lambda: (_Way(), _Way()))  # without drafts, with
-    drafting: bool = True
+    ways: tuple[Way, ...]  # in the order of their first trials
+    found: dict[Way, _Found] = field(default_factory=dict[Way, _Found])
+    way: Way = "steady"  # now
+    best: Way = "steady"
+    tried: int = 0  # trials of other ways than the best, since something was decided
     trials: int = 0
     rest: int = LEAST_REST
-    until: int = FIRST_TRIALS  # trial after which the other way is tried again
-    better: bool = True
+    until: int = 0  # trial after which another way is tried again
     steps: int = 0
     tokens: int = 0
     seconds: float = 0.0
 
+    def speed(self, way: Way) -> float:
+        return self.found[way].speed if way in self.found else 0.0
+
     def end_trial(self) -> None:
-        self.ways[self.drafting].add(self.tokens, self.seconds)
+        self.found.setdefault(self.way, _Found()).add(self.tokens, self.seconds)
         self.steps = self.tokens = 0
         self.seconds = 0.0
         self.trials += 1
-        if self.trials < FIRST_TRIALS:
-            self.drafting = not self.drafting
+        first = FIRST_ROUNDS * len(self.ways)
+        if self.trials < first:
+            self.way = self.ways[self.trials % len(self.ways)]
             return
-        better = self.ways[True].speed > MARGIN * self.ways[False].speed
-        if self.drafting != self.better or self.trials == FIRST_TRIALS:  # a try of the other way has ended
-            self.rest = LEAST_REST if better != self.better else min(2 * self.rest, MOST_REST)
+        best = max(self.ways, key=lambda way: self.speed(way) / (1.0 if way == "none" else MARGIN))
+        if self.way != self.best or self.trials == first:  # a try of another way has ended
+            self.rest = LEAST_REST if best != self.best else min(2 * self.rest, MOST_REST)
             self.until = self.trials + self.rest
-        self.better = better
-        self.drafting = not better if self.trials >= self.until else better
+        self.best = self.way = best
+        if self.trials >= self.until:
+            others = [way for way in self.ways if way != best]
+            self.way = others[self.tried % len(others)]
+            self.tried += 1
 
 
 class Referee:
-    """Says whether to draft now; one opinion per load, because full stages leave no room for drafts."""
+    """Says how to draft now; one opinion per load, because full stages leave no room for drafts."""
 
     def __init__(self) -> None:
+        self.ways = LOOKUP_WAYS  # of loads that were not met yet
         self._loads: dict[int, _Load] = {}
-        self._load = self._of(1)
+        self._load: _Load | None = None
         self._skip = 0
 
-    def drafting(self, running: int) -> bool:
-        """Whether sequences may draft now, with so many of them running."""
+    def way(self, running: int) -> Way:
+        """How sequences draft now, with so many of them running."""
         load = self._of(running)
         if load is not self._load:
             self._change(load)
-        return load.drafting
+        return load.way
 
     def observe(self, tokens: int, seconds: float, in_flight: int) -> None:
         """A step of decode rows alone brought so many tokens, so long after the result before it.
@@ -86,22 +101,29 @@ class Referee:
             self._skip -= 1
             return
         load = self._load
+        if load is None:
+            return
         load.steps += 1
         load.tokens += tokens
         load.seconds += seconds
         if load.steps >= TRIAL_STEPS:
-            before = load.drafting
+            before = load.way
             load.end_trial()
-            if load.drafting != before:
+            if load.way != before:
                 self._skip = in_flight + 1
 
     def gain(self, running: int | None = None) -> float:
-        """Measured speed with drafts relative to without, at that load or the present one; 0.0: not both were tried."""
-        without, with_drafts = (self._load if running is None else self._of(running)).ways
-        return with_drafts.speed / without.speed if without.speed and with_drafts.speed else 0.0
+        """Measured speed with drafts, the better way, relative to without, at that load or the present one.
+
+        0.0: not both were tried.
+        """
+        load = self._load if running is None else self._of(running)
+        if load is None or not load.speed("none"):
+            return 0.0
+        return max(load.speed(way) for way in load.ways if way != "none") / load.speed("none")
 
     def _of(self, running: int) -> _Load:
-        return self._loads.setdefault(max(running - 1, 0).bit_length(), _Load())
+        return self._loads.setdefault(max(running - 1, 0).bit_length(), _Load(self.ways))
 
     def _change(self, load: _Load) -> None:
         """What was under way belongs to the load before."""

@@ -98,13 +98,18 @@ def expected_tokens(acceptance: float, drafts: int) -> float:
     return (1 - acceptance ** (drafts + 1)) / (1 - acceptance)
 
 
-def choose(acceptance: float, cost: WindowCost, limit: int = MAX_DRAFT_TOKENS) -> Choice:
-    """The best number of drafts, 0 to `limit`, when all are equally likely."""
+def choose(acceptance: float, cost: WindowCost, limit: int = MAX_DRAFT_TOKENS, usual: int = 0) -> Choice:
+    """The best number of drafts, 0 to `limit`, when all are equally likely; the `usual` one when it is about as good.
+
+    Steps of one size after the other are quicker than steps of changing sizes.
+    """
 
     def speed(drafts: int) -> float:
         return expected_tokens(acceptance, drafts) / max(cost.step(drafts) + cost.draft * drafts, 1e-9)
 
     best = max(range(limit + 1), key=speed)
+    if 0 < usual <= limit and speed(best) < MIN_GAIN * speed(usual):
+        best = usual
     gain = speed(best) / speed(0)
     return Choice(best, gain) if gain >= MIN_GAIN else NONE
 
@@ -127,6 +132,8 @@ class DraftState:
 
     sources: tuple[str, ...]  # in order of preference, of "lookup" and "model"; empty: never drafts
     fixed: int | None = None  # tokens per window instead of the best number
+    steady: bool = False  # windows of the model are of one length, whatever their chances
+    length: int = 0  # of the latest steady window
     model: Acceptance = field(default_factory=lambda: Acceptance(0.65))
     lookup: Acceptance = field(default_factory=lambda: Acceptance(0.6))
     windows: Windows | None = None  # of the model; None: no window was decided yet
@@ -158,8 +165,9 @@ class DraftState:
             return NONE
         if self.fixed is not None:
             return Choice(min(self.fixed, limit), 1.0)
-        if source == "lookup":
-            choice = choose(self.lookup.rate, cost, limit)
+        if source == "lookup" or self.steady:
+            choice = choose(self.acceptance(source).rate, cost, limit, usual=self.length if source == "model" else 0)
+            self.length = choice.tokens if source == "model" else self.length
         else:
             self.windows = self.windows or usual.like()
             choice = choose_chance(self.windows, cost, limit)

@@ -4,16 +4,17 @@ import random
 
 import pytest
 
-from engine.decoder.referee import Referee
+from engine.decoder.referee import MODEL_WAYS, Referee
 
 
-def serve(referee: Referee, speeds: tuple[float, float], steps: int, *, running: int = 4, noise: float = 0.0) -> float:
-    """Tokens per second of steps that take 1 s; `speeds`: tokens a step brings without drafts, with."""
-    rng, tokens, seconds, flying = random.Random(steps), 0.0, 0.0, [referee.drafting(running)] * 2
+def serve(referee: Referee, speeds: tuple[float, ...], steps: int, *, running: int = 4, noise: float = 0.0) -> float:
+    """Tokens per second of steps that take 1 s; `speeds`: tokens a step brings without drafts, steadily, by chance."""
+    brings = dict(zip(("none", "steady", "chance"), speeds, strict=False))
+    rng, tokens, seconds, flying = random.Random(steps), 0.0, 0.0, [referee.way(running)] * 2
     for _ in range(steps):
-        flying.append(referee.drafting(running))
+        flying.append(referee.way(running))
         took = 1 + noise * rng.random()
-        brought = speeds[flying.pop(0)]
+        brought = brings[flying.pop(0)]
         referee.observe(brought, took, len(flying))  # type: ignore[arg-type]  fractions stand for averages
         tokens, seconds = tokens + brought, seconds + took
     return tokens / seconds
@@ -55,3 +56,20 @@ def test_results_planned_before_a_change_of_mind_do_not_count_for_the_new_way() 
     referee = Referee()
     serve(referee, (4.0, 2.0), 48 + 20)
     assert referee.gain(4) == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("speeds", [(4.0, 5.0, 6.0), (4.0, 6.0, 5.0), (6.0, 4.0, 5.0), (4.0, 4.0, 4.2)])
+def test_the_best_of_three_ways_is_kept(speeds: tuple[float, ...]) -> None:
+    referee = Referee()
+    referee.ways = MODEL_WAYS
+    serve(referee, speeds, 500)
+    assert serve(referee, speeds, 2000) > 0.97 * max(speeds)
+    assert referee.gain(4) == pytest.approx(max(speeds[1:]) / speeds[0], rel=0.02)
+
+
+def test_a_way_that_has_become_the_best_is_found_again() -> None:
+    referee = Referee()
+    referee.ways = MODEL_WAYS
+    serve(referee, (4.0, 6.0, 5.0), 1000)
+    serve(referee, (4.0, 6.0, 9.0), 2500)
+    assert serve(referee, (4.0, 6.0, 9.0), 1000) > 8.6

@@ -64,6 +64,13 @@ def test_the_limit_holds() -> None:
     assert choose(1.0, costs(), limit=0) == NONE
 
 
+def test_a_length_that_is_about_as_good_is_kept() -> None:
+    best = choose(0.7, costs()).tokens
+    assert choose(0.7, costs(), usual=best + 1).tokens == best + 1
+    assert choose(0.7, costs(), usual=best + 9).tokens == best
+    assert choose(0.1, costs(), usual=3) == NONE
+
+
 def test_acceptance_follows_what_was_seen_and_forgets_slowly() -> None:
     acceptance = Acceptance(0.5)
     assert acceptance.rate == 0.5
