@@ -21,6 +21,7 @@ from stages.cores import pin_to
 from stages.heartbeat import Loaded
 from stages.identity import identify, new_incarnation
 from stages.loader import check_shard, load_runner, shard_shape
+from stages.place import Terms
 from stages.probe import measure_hop, probe_shard
 from stages.selftest import self_test
 from stages.settings import RunnerOptions
@@ -70,8 +71,11 @@ def run(
         typer.Option(help="Fast only: f16 is its default; u8 holds nearly twice the tokens, other answers."),
     ] = None,
     slots: Annotated[int, typer.Option(min=1, help="Stateful: sequences at once.")] = 8,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Load and wait; serve when the stage has no other worker, or it leaves.")
+    ] = False,
     cache: Annotated[Path | None, typer.Option(help="Keep compiled models here for the next start.")] = None,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds to finish steps after SIGTERM.")] = 10.0,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds to hand over and finish after SIGTERM.")] = 10.0,
     json_logs: JsonLogs = False,
     probe: Annotated[
         bool, typer.Option("--probe", help="Serve nothing: measure this machine, print JSON for shard-export plan.")
@@ -97,6 +101,7 @@ def run(
                     cache=cache,
                 ),
                 cores=parse_cores(cores),
+                standby=standby,
                 grace=grace,
                 json_logs=json_logs,
             )
@@ -120,6 +125,7 @@ async def serve_stage(config: StageConfig) -> None:
             identity,
             functools.partial(load_shard, config, manifest),
             announce=lambda line: print(line, flush=True),
+            terms=Terms(standby=config.standby, grace=config.grace),
         )
         await serve(worker, grace=config.grace)
 

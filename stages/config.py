@@ -22,7 +22,8 @@ class StageConfig:
     deployment: str
     runner: RunnerOptions
     cores: tuple[int, ...]  # empty: all
-    grace: float  # seconds to finish accepted steps after SIGTERM
+    standby: bool
+    grace: float  # seconds to hand over and to finish accepted steps after SIGTERM
     json_logs: bool
 
 

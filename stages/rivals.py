@@ -18,14 +18,20 @@ class Taken:
 def rival(mine: Identity, state: WorkerState, other: StageHeartbeat) -> Taken | None:
     """The worker that `other` shows to have our place, if we must give way to it.
 
-    One that takes work has it; of two that are loading the earlier. Who has once been ready never gives way.
+    One that takes work has it; of two that are loading the earlier. Who has once been ready never gives way, and to
+    one that stands by nobody does.
     """
-    same_place = other.stage == mine.stage and other.split == mine.split and other.protocol == PROTOCOL_VERSION
-    if state != "loading" or not same_place or other.incarnation == mine.incarnation:
+    if state != "loading" or other.standby or not same_place(mine, other):
         return None
     takes_work = other.state in ("ready", "serving")
     earlier = other.state == "loading" and other.incarnation < mine.incarnation
     return Taken(other.host, other.pid, other.state) if takes_work or earlier else None
+
+
+def same_place(mine: Identity, other: StageHeartbeat) -> bool:
+    """Whether `other` is another worker of our stage."""
+    place = (other.stage, other.split, other.protocol)
+    return place == (mine.stage, mine.split, PROTOCOL_VERSION) and other.incarnation != mine.incarnation
 
 
 def misfit(mine: Identity, other: StageHeartbeat) -> str:
@@ -42,4 +48,6 @@ def misfit(mine: Identity, other: StageHeartbeat) -> str:
             f"{who} keeps its KV cache in {other.kv_precision}, this one in {mine.kv_precision}: "
             "start all with the same --kv-precision"
         )
+    if other.dynamic_quantization != mine.dynamic_quantization:
+        return f"{who} quantizes activations otherwise than this one: start all with the same --profile"
     return ""

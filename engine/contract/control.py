@@ -74,6 +74,8 @@ class StageHeartbeat:
     memory_mb: float
     kv_precision: str = ""  # of the cache; "" from a worker that does not say
     dynamic_quantization: bool = True  # of activations, where the CPU has instructions for it
+    standby: bool = False  # serves only while no other worker of its stage does
+    yields: str = ""  # why it would rather not serve now: another worker of its stage takes over if there is one
     equalities: dict[str, bool] = field(default_factory=dict[str, bool])
 
 

@@ -21,7 +21,7 @@ from engine.contract.control import (
 )
 from engine.contract.errors import BrokerError, FrameError, LeaseLostError, NoResponderError
 from engine.contract.ids import Epoch, Incarnation
-from engine.decoder.fleet import Fleet
+from engine.decoder.fleet import Concern, Fleet
 from engine.transport.base import Incoming, Lease, Transport
 from engine.transport.subjects import Subjects
 
@@ -55,6 +55,10 @@ class Pipeline:
         self._decoder = decoder
         self._fleet = fleet
         self._revision: int | None = None  # of the lease, once it is ours
+        self._chain: list[StageHeartbeat] = []  # of the epoch that is open
+        self.concern: Concern | None = (
+            None  # why that should end although its steps come back; as of the last heartbeat
+        )
         self._decoders: dict[str, float] = {}  # other decoders and when they were heard
         self._heard = asyncio.Event()
         self._started = time.monotonic()
@@ -77,16 +81,18 @@ class Pipeline:
                 self._fleet.observe(from_json(StageHeartbeat, message.data), now)
         except FrameError as error:
             log.warning("ignored a heartbeat on %s: %s", message.subject, error)
+        self.concern = self._fleet.concern(self._chain, now) if self._chain else None
         self._heard.set()
 
     async def open(self) -> Route:
         """A new epoch on a complete chain; waits for as long as it takes. Raises LeaseLostError."""
+        self._chain, self.concern = [], None
         while True:
             await self._own_lease()
             chain = await self._wait(lambda: self._fleet.chain(time.monotonic()))
             epoch = Epoch(await self._raise_epoch())
             if await self._open_all(chain, epoch):
-                self.waits_for = ""
+                self.waits_for, self._chain = "", chain
                 return Route(epoch, tuple(chain))
 
     async def release(self) -> None:
@@ -147,7 +153,7 @@ class Pipeline:
             opened = from_json(Opened, reply.data)
         except (NoResponderError, TimeoutError, FrameError) as error:
             log.warning("stage %d on %s does not open: %s", here.stage, here.host, error or "no answer")
-            self._fleet.bury(Incarnation(here.incarnation))
+            self._fleet.bury(Incarnation(here.incarnation), time.monotonic())
             return False
         if opened.code:
             log.warning("stage %d on %s refuses epoch %d: %s", here.stage, here.host, epoch, opened.message)

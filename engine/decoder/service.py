@@ -15,7 +15,7 @@ from engine.decoder.config import DecoderConfig
 from engine.decoder.core import DecoderCore, Progress
 from engine.decoder.desk import Desk
 from engine.decoder.drafters import Drafter, Drafting
-from engine.decoder.epoch import EpochLostError, EpochRunner, capacity_of
+from engine.decoder.epoch import EpochLeftError, EpochLostError, EpochRunner, capacity_of
 from engine.decoder.fleet import Fleet
 from engine.decoder.intake import Intake
 from engine.decoder.outbox import Outbox
@@ -112,6 +112,8 @@ class DecoderService:
     async def _observe(self, heartbeats: Inbox, pipeline: Pipeline) -> None:
         while True:
             pipeline.observe(await heartbeats.get())
+            if pipeline.concern:
+                self._desk.work.set()
 
     async def _cancel(self, cancels: Inbox) -> None:
         while True:
@@ -131,9 +133,12 @@ class DecoderService:
                 decoder=self.id,
                 step_timeout=self._config.step_timeout,
                 draft=self._drafting.start,
+                concern=lambda: pipeline.concern,
             )
             try:
                 await runner.run(done, self._desk.work, self._on_result)
+            except EpochLeftError as left:
+                log.info("epoch %d ends: %s; replaying %d requests", route.epoch, left, len(self._core.running))
             except EpochLostError as lost:
                 log.warning("epoch %d lost: %s; replaying %d requests", route.epoch, lost, len(self._core.running))
             except BrokerError as error:

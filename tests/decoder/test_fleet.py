@@ -77,7 +77,7 @@ def test_the_newest_of_two_workers_is_chosen() -> None:
 def test_silence_makes_a_worker_missing_and_so_does_a_burial() -> None:
     here = fleet(heartbeat(0), heartbeat(1, 7))
     assert isinstance(here.chain(100.0), str)
-    here.bury(Incarnation(7))
+    here.bury(Incarnation(7), 0.0)
     assert here.chain(0.0) == "stage 1 of 2"
 
 
