@@ -157,6 +157,8 @@ class StageWorker:
     async def _answer(self, control: Inbox, core: StageCore, thread: Executor) -> None:
         while True:
             message = await control.get()
+            if not message.data:
+                continue  # a decoder's probe: that it arrived is the answer
             opened = await self._open(message, core, thread)
             self._changed.set()
             if message.reply:

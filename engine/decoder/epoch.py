@@ -22,6 +22,7 @@ from engine.transport.base import Inbox, Incoming, Transport
 from engine.transport.subjects import Subjects
 from engine.wire.frame import FRAME_MARGIN, PRELUDE, decode, encode
 
+PROBE_SECONDS: Final = 0.25  # without news; a worker that died with the only step under way is noticed by nobody else
 FIRST_STEPS: Final = 4.0  # times the usual timeout: nothing has been measured yet, and kernels may be compiled
 log = logging.getLogger("shardline.decoder")
 
@@ -81,6 +82,7 @@ class EpochRunner:
         self._transport, self._core, self._route, self._draft = transport, core, route, draft
         self._concern = concern
         self._done = subjects.done(decoder, route.epoch)
+        self._controls = [subjects.stage_control(worker.stage, worker.incarnation) for worker in route.chain]
         self._subject = subjects.stage(route.first.stage, route.first.incarnation)
         self._side_subject = subjects.stage(route.last.stage, route.last.incarnation)
         self._pace = Pace(floor=step_timeout, first=FIRST_STEPS * step_timeout)
@@ -144,12 +146,20 @@ class EpochRunner:
             await work.wait()
             return
         number, (sent, tokens, deadline) = next(iter(self._sent.items()))
-        try:
-            async with asyncio.timeout(max(deadline - time.monotonic(), 0)):
-                await work.wait()
-        except TimeoutError:
-            waited = time.monotonic() - sent
-            raise EpochLostError(f"step {number} of {tokens} tokens is out for {waited:.1f} s") from None
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                async with asyncio.timeout(min(left, PROBE_SECONDS)):
+                    await work.wait()
+                    return
+            except TimeoutError:
+                await self._probe()
+        waited = time.monotonic() - sent
+        raise EpochLostError(f"step {number} of {tokens} tokens is out for {waited:.1f} s")
+
+    async def _probe(self) -> None:
+        """Say nothing to every worker: the broker tells us, where results arrive, when one is not there."""
+        for subject in self._controls:
+            await self._transport.publish(subject, b"", reply=self._done)
 
     def _handle(self, message: Incoming, on_result: Callable[[list[Progress]], None]) -> None:
         if message.no_responder:

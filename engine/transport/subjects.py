@@ -93,7 +93,7 @@ class Subjects:
         return f"{self.stage(index, incarnation)}.gone.{epoch}"
 
     def stage_control(self, index: StageIndex | int, incarnation: Incarnation | int) -> str:
-        """Open (request/reply) for one worker."""
+        """Open (request/reply) for one worker; an empty message only asks the broker whether it is there."""
         return f"{self.root}.control.stage.{index}.{incarnation}"
 
     def done(self, decoder: str, epoch: Epoch | int | str) -> str:

@@ -75,7 +75,7 @@ def test_every_process_is_replaced_under_load_and_no_request_is_lost(disturbed: 
     async def again_and_again(
         transport: NatsTransport, subjects: Subjects, tag: str, halfway: asyncio.Event
     ) -> Answers:
-        while not over.is_set():
+        while not over.is_set() or not rounds:
             rounds.append(await answers(transport, subjects, f"{tag}-{len(rounds)}", halfway))
         return rounds[-1]
 
