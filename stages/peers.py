@@ -20,11 +20,15 @@ class Peers:
         if other.host == self._mine.host:
             self._neighbours[other.pid] = now
         if isinstance(other, DecoderHeartbeat):
-            self._decoder = now
+            self.decoder_spoke(now)
         elif same_place(self._mine, other):
             self._workers[other.incarnation] = (now, other)
         self._workers = {key: seen for key, seen in self._workers.items() if now - seen[0] < SUSPECT_SECONDS}
         self._neighbours = {pid: at for pid, at in self._neighbours.items() if now - at < SUSPECT_SECONDS}
+
+    def decoder_spoke(self, now: float) -> None:
+        """A decoder is there."""
+        self._decoder = now
 
     def successor(self, now: float) -> StageHeartbeat | None:
         """A worker that a decoder can give our stage to, at once or when it has loaded; None: it is ours alone."""

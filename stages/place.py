@@ -64,6 +64,7 @@ class Place:
     def taken_up(self) -> None:
         """A decoder has opened an epoch on us: the stage is ours."""
         self.standby = False
+        self._peers.decoder_spoke(time.monotonic())
         if self.yields:
             self._alone()
 

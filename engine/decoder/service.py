@@ -54,6 +54,7 @@ class DecoderService:
         self._epochs = self._epoch = self._steps = 0
         self._rate = Rate()
         self._draining = False
+        self.lost = 0  # epochs that ended with steps in flight, those lost with the broker left out
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`; accepted requests are finished first (the caller bounds how long).
@@ -140,6 +141,7 @@ class DecoderService:
             except EpochLeftError as left:
                 log.info("epoch %d ends: %s; replaying %d requests", route.epoch, left, len(self._core.running))
             except EpochLostError as lost:
+                self.lost += 1
                 log.warning("epoch %d lost: %s; replaying %d requests", route.epoch, lost, len(self._core.running))
             except BrokerError as error:
                 log.warning("epoch %d lost with the broker: %s", route.epoch, error)
