@@ -18,9 +18,11 @@ from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
 from stages.config import StageConfig, parse_cores, parse_kv_memory
 from stages.cores import pin_to
+from stages.giveway import GiveWay, Sensors
 from stages.heartbeat import Loaded
 from stages.identity import identify, new_incarnation
 from stages.loader import check_shard, load_runner, shard_shape
+from stages.owner import YieldPolicy
 from stages.place import Terms
 from stages.probe import measure_hop, probe_shard
 from stages.selftest import self_test
@@ -74,6 +76,14 @@ def run(
     standby: Annotated[
         bool, typer.Option("--standby", help="Load and wait; serve when the stage has no other worker, or it leaves.")
     ] = False,
+    give_way: Annotated[
+        bool,
+        typer.Option("--yield", help="On battery or when others use the CPU, let a standby serve if there is one."),
+    ] = False,
+    yield_cpu: Annotated[float, typer.Option(min=0, max=100, help="Percent of the CPU that others may use.")] = 50.0,
+    yield_battery: Annotated[float, typer.Option(min=0, max=100, help="Percent of charge from which down.")] = 100.0,
+    yield_after: Annotated[float, typer.Option(min=0, help="Seconds that others must use more.")] = 5.0,
+    yield_back: Annotated[float, typer.Option(min=0, help="Seconds of quiet before it would serve again.")] = 60.0,
     cache: Annotated[Path | None, typer.Option(help="Keep compiled models here for the next start.")] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to hand over and finish after SIGTERM.")] = 10.0,
     json_logs: JsonLogs = False,
@@ -103,6 +113,11 @@ def run(
                 cores=parse_cores(cores),
                 standby=standby,
                 grace=grace,
+                giving_way=YieldPolicy(
+                    cpu=yield_cpu / 100, battery=yield_battery / 100, after=yield_after, back=yield_back
+                )
+                if give_way
+                else None,
                 json_logs=json_logs,
             )
         )
@@ -127,7 +142,8 @@ async def serve_stage(config: StageConfig) -> None:
             announce=lambda line: print(line, flush=True),
             terms=Terms(standby=config.standby, grace=config.grace),
         )
-        await serve(worker, grace=config.grace)
+        watch = [GiveWay(worker, config.giving_way, Sensors().look)] if config.giving_way else []
+        await serve(worker, *watch, grace=config.grace)
 
 
 async def probe_stage(config: StageConfig, *, name: str) -> None:

@@ -97,3 +97,23 @@ def test_every_process_is_replaced_under_load_and_no_request_is_lost(disturbed: 
     assert len(rounds) > 1
     for answered in rounds:
         assert_same(disturbed.calm, answered)
+
+
+def test_a_stage_that_gives_way_goes_on_alone_and_hands_over_once_somebody_stands_by(disturbed: Disturbed) -> None:
+    away: list[Child] = []
+
+    async def crowd_out(pipeline: LocalPipeline) -> None:
+        always = ("--yield", "--yield-cpu", "0", "--yield-after", "0")  # whatever runs on this machine is too much
+        old, crowded = pipeline.stages[1], await pipeline.start_stage(1, len(pipeline.stages), "--standby", *always)
+        await crowded.wait_for_line("standby")
+        old.kill()
+        await old.wait()
+        alone = await until(pipeline, crowded, lambda beat: beat.state == "serving" and bool(beat.yields))
+        assert "others use" in alone.yields
+        pipeline.stages[1] = await stand_by(pipeline, 1)
+        await until(pipeline, crowded, lambda beat: beat.standby)
+        away.append(crowded)
+
+    disturbed.by(crowd_out)
+    assert "no other worker can take over stage 1" in away[0].log.read_text()
+    disturbed.here.do(lambda _, __: away[0].stop())
