@@ -10,9 +10,10 @@ from typing import Annotated, Final
 
 import typer
 
+from engine.contract.control import MAIN_PIPELINE
 from engine.contract.errors import BrokerError
 from engine.contract.manifest import Manifest, load_manifest
-from engine.options import DEFAULT_NATS, Cores, Deployment, Device, JsonLogs, Nats, Threads
+from engine.options import DEFAULT_NATS, Cores, Deployment, Device, JsonLogs, Nats, Pipeline, Threads
 from engine.service import configure_logging, run_process, serve
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
@@ -60,6 +61,7 @@ def run(
     shards: Annotated[Path, typer.Option(help="Folder written by shard-export split.")],
     nats: Nats = DEFAULT_NATS,
     deployment: Deployment = "default",
+    pipeline: Pipeline = MAIN_PIPELINE,
     runner: Annotated[RunnerName, typer.Option(help="How attention runs.")] = RunnerName.paged,
     profile: Annotated[ProfileName, typer.Option(help="Equal to the last bit, or fast.")] = ProfileName.exact,
     device: Device = "CPU",
@@ -111,6 +113,7 @@ def run(
                     cache=cache,
                 ),
                 cores=parse_cores(cores),
+                pipeline=pipeline,
                 standby=standby,
                 grace=grace,
                 giving_way=YieldPolicy(
@@ -132,7 +135,8 @@ async def serve_stage(config: StageConfig) -> None:
     manifest = load_manifest(config.shards)
     subjects = Subjects(config.deployment, manifest.slug)
     await asyncio.to_thread(check_shard, config.shards, manifest, config.index)
-    identity = identify(manifest, config.index, config.runner)
+    subjects.lease_key(config.pipeline)  # is it a name?
+    identity = identify(manifest, config.index, config.runner, pipeline=config.pipeline)
     async with connect(config.nats, name=f"stage-{config.index}") as transport:
         worker = StageWorker(
             transport,

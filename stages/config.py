@@ -23,6 +23,7 @@ class StageConfig:
     deployment: str
     runner: RunnerOptions
     cores: tuple[int, ...]  # empty: all
+    pipeline: str
     standby: bool
     grace: float  # seconds to hand over and to finish accepted steps after SIGTERM
     giving_way: YieldPolicy | None  # None: never

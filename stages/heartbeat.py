@@ -78,5 +78,6 @@ def heartbeat(
         dynamic_quantization=identity.dynamic_quantization,
         standby=place is not None and place.standby,
         yields=place.yields if place else "",
+        pipeline=identity.pipeline,
         equalities=work.loaded.equalities if work else {},
     )

@@ -6,7 +6,7 @@ import secrets
 import time
 from dataclasses import dataclass
 
-from engine.contract.control import KvPrecision, Profile
+from engine.contract.control import MAIN_PIPELINE, KvPrecision, Profile
 from engine.contract.ids import Incarnation, StageIndex
 from engine.contract.manifest import Manifest
 from stages.runner import RunnerKind
@@ -31,6 +31,7 @@ class Identity:
     pid: int
     kv_precision: KvPrecision = "f32"
     dynamic_quantization: bool = True
+    pipeline: str = MAIN_PIPELINE
 
     @property
     def last(self) -> bool:
@@ -42,6 +43,7 @@ class Identity:
         return (
             f"stage {self.stage} of {self.stages}, layers [{self.first_layer}, {self.last_layer}) of {self.model}, "
             f"{self.runner} {self.profile} on {self.device}"
+            + (f", pipeline {self.pipeline}" if self.pipeline != MAIN_PIPELINE else "")
         )
 
 
@@ -50,7 +52,7 @@ def new_incarnation() -> Incarnation:
     return Incarnation(time.time_ns() // 1_000_000 << 16 | secrets.randbits(16))
 
 
-def identify(manifest: Manifest, index: int, options: RunnerOptions) -> Identity:
+def identify(manifest: Manifest, index: int, options: RunnerOptions, *, pipeline: str = MAIN_PIPELINE) -> Identity:
     """The identity of this process as the worker of one stage."""
     stage = manifest.stages[index]
     return Identity(
@@ -68,4 +70,5 @@ def identify(manifest: Manifest, index: int, options: RunnerOptions) -> Identity
         pid=os.getpid(),
         kv_precision=options.cache_precision,
         dynamic_quantization=options.dynamic_quantization,
+        pipeline=pipeline,
     )

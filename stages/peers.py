@@ -20,7 +20,8 @@ class Peers:
         if other.host == self._mine.host:
             self._neighbours[other.pid] = now
         if isinstance(other, DecoderHeartbeat):
-            self.decoder_spoke(now)
+            if other.pipeline == self._mine.pipeline:
+                self.decoder_spoke(now)
         elif same_place(self._mine, other):
             self._workers[other.incarnation] = (now, other)
         self._workers = {key: seen for key, seen in self._workers.items() if now - seen[0] < SUSPECT_SECONDS}

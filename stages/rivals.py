@@ -30,16 +30,19 @@ def rival(mine: Identity, state: WorkerState, other: StageHeartbeat) -> Taken | 
 
 def same_place(mine: Identity, other: StageHeartbeat) -> bool:
     """Whether `other` is another worker of our stage."""
-    place = (other.stage, other.split, other.protocol)
-    return place == (mine.stage, mine.split, PROTOCOL_VERSION) and other.incarnation != mine.incarnation
+    place = (other.pipeline, other.stage, other.split, other.protocol)
+    return place == (mine.pipeline, mine.stage, mine.split, PROTOCOL_VERSION) and other.incarnation != mine.incarnation
 
 
 def misfit(mine: Identity, other: StageHeartbeat) -> str:
-    """Why a worker of this deployment and model name cannot share a pipeline with us; "" when it can."""
+    """Why a worker of this deployment and model name cannot share a pipeline with us; "" when it can.
+
+    One of another pipeline must compute alike, since answers move; where it cuts the model is its own affair.
+    """
     who = f"stage {other.stage} on {other.host} (pid {other.pid})"
     if other.protocol != PROTOCOL_VERSION:
         return f"{who} speaks protocol {other.protocol}, not {PROTOCOL_VERSION}: install the same shardline everywhere"
-    if other.split != mine.split:
+    if other.pipeline == mine.pipeline and other.split != mine.split:
         return f"{who} serves another split, {other.split[:12]} instead of {mine.split[:12]}: copy one split everywhere"
     if other.profile != mine.profile:
         return f"{who} runs profile {other.profile}, this one {mine.profile}: start all with the same --profile"

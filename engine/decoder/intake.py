@@ -52,11 +52,14 @@ class Intake:
         self._transport, self._subjects = transport, subjects
         self._max_deliveries = max_deliveries
         self.resumed = 0  # answers that another decoder began
+        self.open = asyncio.Event()  # cleared: prompts are left to another pipeline
+        self.open.set()
         self.jobs: dict[int, Job] = {}  # durable prompts not yet settled, by their place in the stream
 
     async def from_queue(self, queue: WorkQueue, events: EventLog, desk: Reception) -> None:
         """Pull durable prompts for ever."""
         while True:
+            await self.open.wait()
             await desk.room.wait()
             try:
                 jobs = await queue.take(max(desk.places(), 1), timeout=TAKE_SECONDS)
@@ -111,6 +114,10 @@ class Intake:
             ticket = Ticket(peek_id(message.data) or RequestId(uuid4().hex), now(), None, message.reply)
             try:
                 request = parse_prompt(message.data)
+                if not self.open.is_set():
+                    raise PromptError(
+                        ErrorCode.OVERLOADED, "this pipeline lacks a stage, another one serves: ask again"
+                    )
                 if desk.places() <= 0:
                     raise PromptError(ErrorCode.OVERLOADED, f"all places are taken: try again in {RETRY_AFTER} s")
             except PromptError as error:
@@ -137,8 +144,11 @@ class Intake:
     async def give_back(self) -> None:
         """Let another decoder have what is unsettled."""
         for job in list(self.jobs.values()):
-            await _try(job.give_back(0.0))
-        self.jobs.clear()
+            await self.give_back_one(job)
+
+    async def give_back_one(self, job: Job) -> None:
+        """Let another decoder have a prompt."""
+        await _try(self.jobs.pop(job.sequence, job).give_back(0.0))
 
 
 def twin(request: RequestId) -> PromptError:

@@ -81,6 +81,7 @@ class DecoderService:
             sources = [self._take_jobs(pipeline, queue, events), self._take_requests(pipeline)]
             workers = [
                 self._observe(heartbeats, pipeline),
+                self._hand_on(pipeline),
                 self._cancel(cancels),
                 intake.keep_jobs(),
                 desk.settle(),
@@ -96,9 +97,10 @@ class DecoderService:
             await self._drain(pipeline, taking, working)
 
     async def _pipeline(self) -> Pipeline:
-        lease = await self._transport.lease(bucket=self._subjects.lease_bucket, key="pipeline")
+        name = self._config.pipeline
+        lease = await self._transport.lease(bucket=self._subjects.lease_bucket, key=self._subjects.lease_key(name))
         fleet = Fleet(split=self._manifest.split, stages=len(self._manifest.stages))
-        return Pipeline(self._transport, self._subjects, lease, fleet, decoder=self.id)
+        return Pipeline(self._transport, self._subjects, lease, fleet, decoder=self.id, name=name)
 
     async def _take_jobs(self, pipeline: Pipeline, queue: WorkQueue, events: EventLog) -> None:
         """Durable prompts, once the pipeline is ours: while another decoder serves it they are that one's."""
@@ -115,6 +117,14 @@ class DecoderService:
             pipeline.observe(await heartbeats.get())
             if pipeline.concern:
                 self._desk.work.set()
+
+    async def _hand_on(self, pipeline: Pipeline) -> None:
+        """Durable prompts go back to the queue while another pipeline can answer them and this one cannot."""
+        while True:
+            await asyncio.sleep(self._heartbeat_seconds)
+            if pipeline.better_elsewhere:
+                self._intake.open.clear()
+                await self._desk.hand_back()
 
     async def _cancel(self, cancels: Inbox) -> None:
         while True:
@@ -176,6 +186,7 @@ class DecoderService:
     def _begin(self, route: Route) -> None:
         self._epoch, self._epochs = route.epoch, self._epochs + 1
         self._core.open_epoch(capacity_of(route, self._manifest, self._transport.max_payload, self._config))
+        self._intake.open.set()
         self._desk.refuse_misfits()
         where = f"{len(route.chain)} stages, {route.first.runner} {route.first.profile}"
         log.info("epoch %d opened on %s", route.epoch, where)
@@ -217,6 +228,7 @@ class DecoderService:
             speculation=self._core.speculation.figures(self._drafting.failures),
             prefix_cache=self._core.prefix_cache(),
             scheduling=self._core.schedule.figures(self._core.running),
+            pipeline=self._config.pipeline,
         )
 
     async def _drain(

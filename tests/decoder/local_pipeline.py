@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.client.client import Client
+from engine.contract.control import MAIN_PIPELINE
 from engine.contract.copies import SlotCopy
 from engine.contract.ids import Incarnation, StageIndex
 from engine.contract.messages import Rows
@@ -164,6 +165,7 @@ def config(**changes: Any) -> DecoderConfig:
         "shards": Path(),
         "nats": "",
         "deployment": "test",
+        "pipeline": MAIN_PIPELINE,
         "max_running": 8,
         "max_waiting": 8,
         "prefill_tokens": 16,
@@ -235,7 +237,13 @@ class Pipeline:
         return [*workers, decoder]
 
     async def start_worker(
-        self, index: int, *, terms: Terms = PRIMARY, stop: asyncio.Event | None = None, **shard: Any
+        self,
+        index: int,
+        *,
+        pipeline: str = MAIN_PIPELINE,
+        terms: Terms = PRIMARY,
+        stop: asyncio.Event | None = None,
+        **shard: Any,
     ) -> asyncio.Task[None]:
         """A worker, once it is ready."""
         identity = Identity(
@@ -251,6 +259,7 @@ class Pipeline:
             device="CPU",
             host="here",
             pid=1,
+            pipeline=pipeline,
         )
         ready = asyncio.Event()
         last = index == self.stages - 1

@@ -51,6 +51,7 @@ def peers(*others: StageHeartbeat | DecoderHeartbeat) -> Peers:
         (beat(yields="on battery"), False),
         (beat(profile="fast"), False),  # the text would change
         (beat(split="another"), False),
+        (beat(pipeline="two"), False),
         (beat(stage=1), False),
         (beat(MINE), False),
     ],
