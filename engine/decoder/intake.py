@@ -54,6 +54,7 @@ class Intake:
         self.resumed = 0  # answers that another decoder began
         self.open = asyncio.Event()  # cleared: prompts are left to another pipeline
         self.open.set()
+        self.taking = False  # the broker may hand us prompts at this moment
         self.jobs: dict[int, Job] = {}  # durable prompts not yet settled, by their place in the stream
 
     async def from_queue(self, queue: WorkQueue, events: EventLog, desk: Reception) -> None:
@@ -61,14 +62,15 @@ class Intake:
         while True:
             await self.open.wait()
             await desk.room.wait()
+            self.taking = True
             try:
-                jobs = await queue.take(max(desk.places(), 1), timeout=TAKE_SECONDS)
+                for job in await queue.take(max(desk.places(), 1), timeout=TAKE_SECONDS):
+                    await self._take(job, events, desk)
             except BrokerError as error:
                 log.warning("cannot take prompts: %s", error)
                 await asyncio.sleep(BACKOFF_SECONDS)  # the broker says nothing when it is well again
-                continue
-            for job in jobs:
-                await self._take(job, events, desk)
+            finally:
+                self.taking = False
 
     async def _take(self, job: Job, events: EventLog, desk: Reception) -> None:
         """Open what a job asks for, or go on with what another decoder began."""

@@ -26,7 +26,7 @@ from engine.decoder.fleet import Concern, Fleet
 from engine.transport.base import Incoming, Lease, Transport
 from engine.transport.subjects import Subjects
 
-STUCK_SECONDS: Final = 5.0  # without a complete chain, after which prompts go to another pipeline
+STUCK_SECONDS: Final = 3.0  # without a complete chain, after which prompts go to another pipeline
 OPEN_TIMEOUT: Final = 3.0  # seconds; a worker answers between two steps, so this covers one long step
 log = logging.getLogger("shardline.decoder")
 

@@ -124,7 +124,8 @@ class DecoderService:
             await asyncio.sleep(self._heartbeat_seconds)
             if pipeline.better_elsewhere:
                 self._intake.open.clear()
-                await self._desk.hand_back()
+                if not self._intake.taking:  # else we might be handed the same prompts again
+                    await self._desk.hand_back()
 
     async def _cancel(self, cancels: Inbox) -> None:
         while True:
