@@ -8,6 +8,7 @@ started for the next round. `calm` is the longest gap between two tokens of an a
 import argparse
 import asyncio
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -44,18 +45,19 @@ async def pause(pipeline: LocalPipeline, client: Client, what: signal.Signals | 
     return gap
 
 
-async def measure(rounds: int, tokens: int) -> dict[str, list[float]]:
+async def measure(rounds: int, tokens: int, names: list[str]) -> dict[str, list[float]]:
     shards = await demo_split(2, print)
-    samples: dict[str, list[float]] = {name: [] for name in SIGNALS}
+    samples: dict[str, list[float]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as home:
         async with local_pipeline(shards, Path(home), print) as pipeline, connect(pipeline.url, name="bench") as link:
             client = Client(link, Subjects("default", pipeline.slug))
             await client.complete(prompt="Once upon a time", max_tokens=tokens, ignore_eos=True)
             for _ in range(rounds):
-                for name, what in SIGNALS.items():
+                for name in names:
                     standby = await pipeline.start_stage(STAGE, 2, "--standby")
                     await standby.wait_for_line("standby")
-                    samples[name].append(await pause(pipeline, client, what, tokens))
+                    samples[name].append(await pause(pipeline, client, SIGNALS[name], tokens))
+                    print(f"{name}: {samples[name][-1]:.3f} s", file=sys.stderr)
                     pipeline.stages[STAGE].kill()
                     await pipeline.stages[STAGE].wait()
                     pipeline.stages[STAGE] = standby
@@ -66,9 +68,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--what", nargs="*", choices=list(SIGNALS), default=list(SIGNALS))
     options = parser.parse_args()
     table = Table("what happens", "median pause", "least", "largest")
-    for name, samples in asyncio.run(measure(options.rounds, options.tokens)).items():
+    for name, samples in asyncio.run(measure(options.rounds, options.tokens, options.what)).items():
         record = Record(name="standby.pause", params={"what": name, "tokens": WARM}, unit="s", samples=samples)
         record.append_to(RESULTS / "standby.jsonl")
         table.add_row(name, f"{record.median:.3f} s", f"{min(samples):.3f} s", f"{max(samples):.3f} s")
