@@ -10,17 +10,21 @@ from typing import Annotated, Final
 
 import typer
 
+from engine.contract.control import MAIN_PIPELINE
 from engine.contract.errors import BrokerError
 from engine.contract.manifest import Manifest, load_manifest
-from engine.options import DEFAULT_NATS, Cores, Deployment, Device, JsonLogs, Nats, Threads
+from engine.options import DEFAULT_NATS, Cores, Deployment, Device, JsonLogs, Nats, Pipeline, Threads
 from engine.service import configure_logging, run_process, serve
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
 from stages.config import StageConfig, parse_cores, parse_kv_memory
 from stages.cores import pin_to
+from stages.giveway import GiveWay, Sensors
 from stages.heartbeat import Loaded
 from stages.identity import identify, new_incarnation
 from stages.loader import check_shard, load_runner, shard_shape
+from stages.owner import YieldPolicy
+from stages.place import Terms
 from stages.probe import measure_hop, probe_shard
 from stages.selftest import self_test
 from stages.settings import RunnerOptions
@@ -57,6 +61,7 @@ def run(
     shards: Annotated[Path, typer.Option(help="Folder written by shard-export split.")],
     nats: Nats = DEFAULT_NATS,
     deployment: Deployment = "default",
+    pipeline: Pipeline = MAIN_PIPELINE,
     runner: Annotated[RunnerName, typer.Option(help="How attention runs.")] = RunnerName.paged,
     profile: Annotated[ProfileName, typer.Option(help="Equal to the last bit, or fast.")] = ProfileName.exact,
     device: Device = "CPU",
@@ -70,8 +75,19 @@ def run(
         typer.Option(help="Fast only: f16 is its default; u8 holds nearly twice the tokens, other answers."),
     ] = None,
     slots: Annotated[int, typer.Option(min=1, help="Stateful: sequences at once.")] = 8,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Load and wait; serve when the stage has no other worker, or it leaves.")
+    ] = False,
+    give_way: Annotated[
+        bool,
+        typer.Option("--yield", help="On battery or when others use the CPU, let a standby serve if there is one."),
+    ] = False,
+    yield_cpu: Annotated[float, typer.Option(min=0, max=100, help="Percent of the CPU that others may use.")] = 50.0,
+    yield_battery: Annotated[float, typer.Option(min=0, max=100, help="Percent of charge from which down.")] = 100.0,
+    yield_after: Annotated[float, typer.Option(min=0, help="Seconds that others must use more.")] = 5.0,
+    yield_back: Annotated[float, typer.Option(min=0, help="Seconds of quiet before it would serve again.")] = 60.0,
     cache: Annotated[Path | None, typer.Option(help="Keep compiled models here for the next start.")] = None,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds to finish steps after SIGTERM.")] = 10.0,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds to hand over and finish after SIGTERM.")] = 10.0,
     json_logs: JsonLogs = False,
     probe: Annotated[
         bool, typer.Option("--probe", help="Serve nothing: measure this machine, print JSON for shard-export plan.")
@@ -97,7 +113,14 @@ def run(
                     cache=cache,
                 ),
                 cores=parse_cores(cores),
+                pipeline=pipeline,
+                standby=standby,
                 grace=grace,
+                giving_way=YieldPolicy(
+                    cpu=yield_cpu / 100, battery=yield_battery / 100, after=yield_after, back=yield_back
+                )
+                if give_way
+                else None,
                 json_logs=json_logs,
             )
         )
@@ -112,7 +135,8 @@ async def serve_stage(config: StageConfig) -> None:
     manifest = load_manifest(config.shards)
     subjects = Subjects(config.deployment, manifest.slug)
     await asyncio.to_thread(check_shard, config.shards, manifest, config.index)
-    identity = identify(manifest, config.index, config.runner)
+    subjects.lease_key(config.pipeline)  # is it a name?
+    identity = identify(manifest, config.index, config.runner, pipeline=config.pipeline)
     async with connect(config.nats, name=f"stage-{config.index}") as transport:
         worker = StageWorker(
             transport,
@@ -120,8 +144,10 @@ async def serve_stage(config: StageConfig) -> None:
             identity,
             functools.partial(load_shard, config, manifest),
             announce=lambda line: print(line, flush=True),
+            terms=Terms(standby=config.standby, grace=config.grace),
         )
-        await serve(worker, grace=config.grace)
+        watch = [GiveWay(worker, config.giving_way, Sensors().look)] if config.giving_way else []
+        await serve(worker, *watch, grace=config.grace)
 
 
 async def probe_stage(config: StageConfig, *, name: str) -> None:

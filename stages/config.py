@@ -7,6 +7,7 @@ from typing import Final
 
 from engine.contract.errors import UsageError
 from stages.memory import AUTO, KvShare
+from stages.owner import YieldPolicy
 from stages.settings import RunnerOptions
 
 _UNITS: Final = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -22,7 +23,10 @@ class StageConfig:
     deployment: str
     runner: RunnerOptions
     cores: tuple[int, ...]  # empty: all
-    grace: float  # seconds to finish accepted steps after SIGTERM
+    pipeline: str
+    standby: bool
+    grace: float  # seconds to hand over and to finish accepted steps after SIGTERM
+    giving_way: YieldPolicy | None  # None: never
     json_logs: bool
 
 

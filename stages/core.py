@@ -67,6 +67,10 @@ class StageCore:
         if self._gate.refusal(message) is None:
             self._newest = max(self._newest, message.epoch)
 
+    def supersede(self, epoch: Epoch) -> None:
+        """Another worker has our stage since that epoch: steps of older ones are dropped. Callable from any thread."""
+        self._newest = max(self._newest, epoch)
+
     def open(self, message: Open) -> Opened:
         """Adopt an epoch, or say why not."""
         opened = self._gate.adopt(message)

@@ -10,6 +10,7 @@ from engine.transport.base import Inbox
 from stages.core import StageCore
 from stages.identity import Identity
 from stages.load import Load
+from stages.place import Place
 from stages.pump import Pump
 from stages.runner import Capabilities, Runner
 
@@ -37,7 +38,9 @@ class AtWork:
     inbox: Inbox
 
 
-def heartbeat(identity: Identity, state: WorkerState, load: Load, work: AtWork | None) -> StageHeartbeat:
+def heartbeat(
+    identity: Identity, state: WorkerState, load: Load, work: AtWork | None, place: Place | None = None
+) -> StageHeartbeat:
     """The heartbeat of this moment; `work` is None while loading."""
     now = time.monotonic()
     can = work.loaded.runner.capabilities if work else _NOTHING_YET
@@ -74,5 +77,8 @@ def heartbeat(identity: Identity, state: WorkerState, load: Load, work: AtWork |
         kv_precision=identity.kv_precision,
         dynamic_quantization=identity.dynamic_quantization,
         threads=identity.threads,
+        standby=place is not None and place.standby,
+        yields=place.yields if place else "",
+        pipeline=identity.pipeline,
         equalities=work.loaded.equalities if work else {},
     )

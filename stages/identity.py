@@ -6,7 +6,7 @@ import secrets
 import time
 from dataclasses import dataclass
 
-from engine.contract.control import KvPrecision, Profile
+from engine.contract.control import MAIN_PIPELINE, KvPrecision, Profile
 from engine.contract.ids import Incarnation, StageIndex
 from engine.contract.manifest import Manifest
 from stages.runner import RunnerKind
@@ -32,6 +32,7 @@ class Identity:
     kv_precision: KvPrecision = "f32"
     dynamic_quantization: bool = True
     threads: int = 0  # 0: as the device likes
+    pipeline: str = MAIN_PIPELINE
 
     @property
     def last(self) -> bool:
@@ -43,6 +44,7 @@ class Identity:
         return (
             f"stage {self.stage} of {self.stages}, layers [{self.first_layer}, {self.last_layer}) of {self.model}, "
             f"{self.runner} {self.profile} on {self.device}"
+            + (f", pipeline {self.pipeline}" if self.pipeline != MAIN_PIPELINE else "")
         )
 
 
@@ -51,7 +53,7 @@ def new_incarnation() -> Incarnation:
     return Incarnation(time.time_ns() // 1_000_000 << 16 | secrets.randbits(16))
 
 
-def identify(manifest: Manifest, index: int, options: RunnerOptions) -> Identity:
+def identify(manifest: Manifest, index: int, options: RunnerOptions, *, pipeline: str = MAIN_PIPELINE) -> Identity:
     """The identity of this process as the worker of one stage."""
     stage = manifest.stages[index]
     return Identity(
@@ -70,4 +72,5 @@ def identify(manifest: Manifest, index: int, options: RunnerOptions) -> Identity
         kv_precision=options.cache_precision,
         dynamic_quantization=options.dynamic_quantization,
         threads=options.threads,
+        pipeline=pipeline,
     )

@@ -1,8 +1,10 @@
-"""The worker process's service: load a shard, keep its place, compute steps, drain.
+"""The worker process's service: load a shard, keep its place or stand by for it, compute steps, drain.
 
 1. listen to heartbeats and send some, loading    2. load and self-test in the computing thread
-3. subscribe, announce ready                      4. Open: adopt an epoch; steps: compute in order, send on
-5. on stop: announce draining, finish what arrived, tell the decoder, leave
+3. subscribe, announce ready or standby           4. Open: adopt an epoch; steps: compute in order, send on
+5. on hearing that a later epoch has another worker of the stage: stand by
+6. on stop: announce draining, serve on until a successor has taken over if there is one; finish what arrived,
+   tell the decoder, leave
 """
 
 import asyncio
@@ -13,8 +15,17 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final
 
-from engine.contract.control import HEARTBEAT_SECONDS, Open, Opened, StageHeartbeat, WorkerState, from_json, to_json
-from engine.contract.errors import BrokerError, ErrorCode, FrameError, ShardlineError
+from engine.contract.control import (
+    HEARTBEAT_SECONDS,
+    DecoderHeartbeat,
+    Open,
+    Opened,
+    StageHeartbeat,
+    WorkerState,
+    from_json,
+    to_json,
+)
+from engine.contract.errors import BrokerError, ErrorCode, FrameError
 from engine.contract.ids import Epoch
 from engine.transport.base import Inbox, Incoming, Transport
 from engine.transport.subjects import Subjects
@@ -22,11 +33,13 @@ from stages.core import StageCore
 from stages.heartbeat import AtWork, Loaded, heartbeat
 from stages.identity import Identity
 from stages.load import Load
+from stages.place import Place, Terms
 from stages.pump import Pump
-from stages.rivals import misfit, rival
 from stages.runner import room
 
 LISTEN_SECONDS: Final = 1.5 * HEARTBEAT_SECONDS  # nobody who is alive stays silent that long
+PRIMARY: Final = Terms()
+HAND_OVER_SHARE: Final = 0.7  # of the grace period: the rest is for the steps that have arrived by then
 INBOX_FRAMES: Final = 256  # steps and their sides, more than any decoder keeps in flight; what is lost shows as a gap
 log = logging.getLogger("shardline.stage")
 
@@ -42,6 +55,7 @@ class StageWorker:
         load: Callable[[], Loaded],
         *,
         announce: Callable[[str], None],
+        terms: Terms = PRIMARY,
         listen: float = LISTEN_SECONDS,
         heartbeat: float = HEARTBEAT_SECONDS,
     ) -> None:
@@ -51,13 +65,25 @@ class StageWorker:
         self._state: WorkerState = "loading"
         self._changed = asyncio.Event()
         self._work: AtWork | None = None
-        self._warned: set[str] = set()
+        self._place, self._grace = Place(identity, standby=terms.standby), terms.grace
 
     @property
     def state(self) -> WorkerState:
         """What heartbeats say."""
-        opened = self._work is not None and self._work.core.route is not None
-        return "serving" if self._state == "ready" and opened else self._state
+        return "serving" if self._state == "ready" and self._serves else self._state
+
+    @property
+    def _serves(self) -> bool:
+        return self._work is not None and self._work.core.route is not None and not self._place.standby
+
+    def neighbours(self) -> list[int]:
+        """Process ids of this deployment and model on this host, ours included."""
+        return self._place.neighbours()
+
+    def give_way(self, reason: str) -> None:
+        """Somebody else needs the machine, until told "": another worker of the stage is to take over."""
+        self._place.give_way(reason, serves=self._serves)
+        self._changed.set()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`; steps that have arrived are finished. Raises ShardlineError when the place is taken."""
@@ -79,7 +105,7 @@ class StageWorker:
         loading = asyncio.get_running_loop().run_in_executor(thread, self._load_shard)
         if not await _done_before(stop, loading):
             return None
-        rest = max(self._listen - (time.monotonic() - began), 0)
+        rest = 0.0 if self._place.standby else max(self._listen - (time.monotonic() - began), 0)
         listening = asyncio.ensure_future(asyncio.sleep(rest))
         return loading.result() if await _done_before(stop, listening) else None
 
@@ -102,14 +128,23 @@ class StageWorker:
             ]
             self._become("ready")
             cache = f"KV cache of {room(loaded.runner.capabilities)} in {self._identity.kv_precision}"
-            self._announce(f"ready {self._identity.describe()}, {cache}")
+            self._announce(f"{'standby' if self._place.standby else 'ready'} {self._identity.describe()}, {cache}")
             await stop.wait()
             self._become("draining")
+            await self._hand_over()
             feeding.cancel()
             await self._drain(core, pump, steps)
             for task in serving:
                 task.cancel()
         await asyncio.get_running_loop().run_in_executor(thread, loaded.runner.close)
+
+    async def _hand_over(self) -> None:
+        """Serve on until the decoder has moved to another worker of our stage, if there is one or will be."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HAND_OVER_SHARE * self._grace):
+                while self._serves and self._place.successor():
+                    self._place.heard.clear()
+                    await self._place.heard.wait()
 
     async def _drain(self, core: StageCore, pump: Pump, steps: Inbox) -> None:
         with suppress(BrokerError):  # without a broker there is nothing more to come
@@ -122,6 +157,8 @@ class StageWorker:
     async def _answer(self, control: Inbox, core: StageCore, thread: Executor) -> None:
         while True:
             message = await control.get()
+            if not message.data:
+                continue  # a decoder's probe: that it arrived is the answer
             opened = await self._open(message, core, thread)
             self._changed.set()
             if message.reply:
@@ -139,6 +176,8 @@ class StageWorker:
             return Opened(epoch=core.epoch, incarnation=mine, code=error.code, message=str(error))
         core.announce(request)
         opened = await asyncio.get_running_loop().run_in_executor(thread, core.open, request)
+        if not opened.code:
+            self._place.taken_up()
         log.info("epoch %d of decoder %s: %s", request.epoch, request.decoder, opened.message or "adopted")
         return opened
 
@@ -162,25 +201,20 @@ class StageWorker:
         """Look at everybody's heartbeats. Raises ShardlineError when another worker has our place."""
         while True:
             message = await heartbeats.get()
-            if message.subject.startswith(self._subjects.decoder_heartbeat("")):
-                continue
             try:
-                other = from_json(StageHeartbeat, message.data)
+                if message.subject.startswith(self._subjects.decoder_heartbeat("")):
+                    self._consider(from_json(DecoderHeartbeat, message.data))
+                else:
+                    self._consider(from_json(StageHeartbeat, message.data))
             except FrameError as error:
                 log.debug("ignored a heartbeat on %s: %s", message.subject, error)
-                continue
-            self._consider(other)
 
-    def _consider(self, other: StageHeartbeat) -> None:
-        if taken := rival(self._identity, self._state, other):
-            raise ShardlineError(
-                f"stage {self._identity.stage} of {self._identity.model} is taken: a worker on {taken.host} "
-                f"(pid {taken.pid}) is {taken.state}; stop it first, or use another --index or --deployment"
-            )
-        warning = misfit(self._identity, other)
-        if warning and warning not in self._warned:
-            self._warned.add(warning)
-            log.warning("%s", warning)
+    def _consider(self, other: StageHeartbeat | DecoderHeartbeat) -> None:
+        core = self._work.core if self._work else None
+        if self._place.observe(other, self._state, core.epoch if core else Epoch(0)):
+            if core:
+                core.supersede(Epoch(other.epoch))
+            self._changed.set()
 
     def _become(self, state: WorkerState) -> None:
         self._state = state
@@ -191,7 +225,7 @@ class StageWorker:
         subject = self._subjects.stage_heartbeat(self._identity.stage)
         while True:
             self._changed.clear()
-            message = heartbeat(self._identity, self.state, self._load, self._work)
+            message = heartbeat(self._identity, self.state, self._load, self._work, self._place)
             with suppress(BrokerError):  # the transport says so already
                 await self._transport.publish(subject, to_json(message))
             with suppress(TimeoutError):

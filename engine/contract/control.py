@@ -11,6 +11,7 @@ from engine.contract.reading import read
 PROTOCOL_VERSION = 1
 HEARTBEAT_SECONDS = 1.0
 SUSPECT_SECONDS = 3.5  # three heartbeats missed
+MAIN_PIPELINE = "main"  # the name of a pipeline that was given none
 
 Profile = Literal["exact", "fast"]
 KvPrecision = Literal["f32", "f16", "u8"]
@@ -75,6 +76,9 @@ class StageHeartbeat:
     kv_precision: str = ""  # of the cache; "" from a worker that does not say
     dynamic_quantization: bool = True  # of activations, where the CPU has instructions for it
     threads: int = 0  # of the CPU that it computes with; 0: as many as it likes
+    standby: bool = False  # serves only while no other worker of its stage does
+    yields: str = ""  # why it would rather not serve now: another worker of its stage takes over if there is one
+    pipeline: str = MAIN_PIPELINE
     equalities: dict[str, bool] = field(default_factory=dict[str, bool])
 
 
@@ -137,6 +141,7 @@ class DecoderHeartbeat:
     speculation: Speculation
     prefix_cache: PrefixCache = field(default_factory=PrefixCache)
     scheduling: Scheduling = field(default_factory=Scheduling)
+    pipeline: str = MAIN_PIPELINE
 
 
 ControlMessage = Open | Opened | StageHeartbeat | DecoderHeartbeat

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from engine.contract.control import MAIN_PIPELINE
 from engine.contract.manifest import Manifest, check_files, load_manifest
 from engine.decoder.admission import Admission
 from engine.decoder.config import DecoderConfig
@@ -14,7 +15,7 @@ from engine.decoder.constraint import ConstraintCompiler
 from engine.decoder.drafters import Drafter, Proposer, RemoteDrafter, ThreadDrafter
 from engine.decoder.service import DecoderService
 from engine.decoder.tokenizer import load_tokenizer
-from engine.options import DEFAULT_NATS, Deployment, JsonLogs, Nats
+from engine.options import DEFAULT_NATS, Deployment, JsonLogs, Nats, Pipeline
 from engine.service import configure_logging, run_process, serve
 from engine.transport.base import Transport
 from engine.transport.nats import connect
@@ -28,6 +29,7 @@ def run(
     shards: Annotated[Path, typer.Option(help="Folder written by shard-export split (manifest and tokenizer).")],
     nats: Nats = DEFAULT_NATS,
     deployment: Deployment = "default",
+    pipeline: Pipeline = MAIN_PIPELINE,
     max_running: Annotated[int, typer.Option(min=1, help="Requests in the pipeline at once.")] = 64,
     max_waiting: Annotated[int, typer.Option(min=0, help="Requests held here besides those.")] = 64,
     prefill_tokens: Annotated[int, typer.Option(min=8, help="Prompt tokens per step.")] = 256,
@@ -46,6 +48,7 @@ def run(
         shards=shards,
         nats=nats,
         deployment=deployment,
+        pipeline=pipeline,
         max_running=max_running,
         max_waiting=max_waiting,
         prefill_tokens=prefill_tokens,

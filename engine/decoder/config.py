@@ -11,6 +11,7 @@ class DecoderConfig:
     shards: Path
     nats: str
     deployment: str
+    pipeline: str
     max_running: int  # sequences at once, when the stages keep no slots
     max_waiting: int  # requests held in this process besides the running ones
     prefill_tokens: int  # per step, decode rows counted

@@ -117,6 +117,15 @@ class Desk:
             self._intake.forget(ticket.job)
         self._close(ticket)
 
+    async def hand_back(self) -> None:
+        """Let another pipeline's decoder go on with every durable prompt, where this one's events end."""
+        for ticket in list(self._tickets.values()):
+            if ticket.job and ticket.choices:
+                for sequence in ticket.choices:
+                    self._core.remove(sequence)
+                self._close(ticket)
+                await self._intake.give_back_one(ticket.job)
+
     def _check_fit(self, sequence: Sequence) -> None:
         if not self._core.fits(sequence.limit):
             raise PromptError(

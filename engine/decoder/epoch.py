@@ -19,19 +19,24 @@ from engine.contract.side import RowSide
 from engine.decoder.batching import StepLimits
 from engine.decoder.config import DecoderConfig
 from engine.decoder.core import Capacity, DecoderCore, PlannedStep, Progress
-from engine.decoder.fleet import smallest_pool
+from engine.decoder.fleet import Concern, smallest_pool
 from engine.decoder.pace import Pace
 from engine.decoder.pipeline import Route
 from engine.transport.base import Inbox, Incoming, Transport
 from engine.transport.subjects import Subjects
 from engine.wire.frame import FRAME_MARGIN, PRELUDE, decode, encode
 
+PROBE_SECONDS: Final = 0.25  # without news; a worker that died with the only step under way is noticed by nobody else
 FIRST_STEPS: Final = 4.0  # times the usual timeout: nothing has been measured yet, and kernels may be compiled
 log = logging.getLogger("shardline.decoder")
 
 
 class EpochLostError(Exception):
     """A step of this epoch will not come back; says why."""
+
+
+class EpochLeftError(EpochLostError):
+    """All steps came back, and a worker is to be replaced."""
 
 
 def capacity_of(route: Route, manifest: Manifest, max_payload: int, config: DecoderConfig) -> Capacity:
@@ -79,10 +84,16 @@ class EpochRunner:
         decoder: str,
         step_timeout: float,
         draft: Callable[[], None],
+        concern: Callable[[], Concern | None],
     ) -> None:
-        """`draft` is called whenever sequences may want drafts, before steps are planned."""
+        """`draft` is called whenever sequences may want drafts, before steps are planned.
+
+        `concern` says why the epoch should end, if it should; `work` of `run` is set when that changes.
+        """
         self._transport, self._core, self._route, self._draft = transport, core, route, draft
+        self._concern = concern
         self._done = subjects.done(decoder, route.epoch)
+        self._controls = [subjects.stage_control(worker.stage, worker.incarnation) for worker in route.chain]
         self._subject = subjects.stage(route.first.stage, route.first.incarnation)
         self._side_subject = subjects.stage(route.last.stage, route.last.incarnation)
         self._pace = Pace(floor=step_timeout, first=FIRST_STEPS * step_timeout)
@@ -93,10 +104,8 @@ class EpochRunner:
         """Serve this epoch. `work` is set when a message or a request arrives. Raises EpochLostError, BrokerError."""
         while True:
             work.clear()
-            self._draft()
-            while (step := self._core.next_step(time.monotonic())) is not None:
-                await self._publish(step)
-                self._draft()
+            if not self._leaving():
+                await self._fill()
             message = done.take()
             if message is None:
                 await self._wait(work)
@@ -104,6 +113,23 @@ class EpochRunner:
                 self.ignored += 1  # of an older epoch
             else:
                 self._handle(message, on_result)
+
+    def _leaving(self) -> bool:
+        """Whether no more steps may go out. Raises EpochLostError once nothing is to be waited for."""
+        concern = self._concern()
+        if concern is None:
+            return False
+        if concern.urgent:
+            raise EpochLostError(concern.text)
+        if not self._sent:
+            raise EpochLeftError(concern.text)
+        return True
+
+    async def _fill(self) -> None:
+        self._draft()
+        while (step := self._core.next_step(time.monotonic())) is not None:
+            await self._publish(step)
+            self._draft()
 
     async def _publish(self, planned: PlannedStep) -> None:
         step = Step(
@@ -131,12 +157,20 @@ class EpochRunner:
             await work.wait()
             return
         number, (sent, tokens, deadline) = next(iter(self._sent.items()))
-        try:
-            async with asyncio.timeout(max(deadline - time.monotonic(), 0)):
-                await work.wait()
-        except TimeoutError:
-            waited = time.monotonic() - sent
-            raise EpochLostError(f"step {number} of {tokens} tokens is out for {waited:.1f} s") from None
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                async with asyncio.timeout(min(left, PROBE_SECONDS)):
+                    await work.wait()
+                    return
+            except TimeoutError:
+                await self._probe()
+        waited = time.monotonic() - sent
+        raise EpochLostError(f"step {number} of {tokens} tokens is out for {waited:.1f} s")
+
+    async def _probe(self) -> None:
+        """Say nothing to every worker: the broker tells us, where results arrive, when one is not there."""
+        for subject in self._controls:
+            await self._transport.publish(subject, b"", reply=self._done)
 
     def _handle(self, message: Incoming, on_result: Callable[[list[Progress]], None]) -> None:
         if message.no_responder:

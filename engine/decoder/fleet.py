@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from itertools import chain as joined
 from typing import Final
 
 from engine.contract.control import PROTOCOL_VERSION, SUSPECT_SECONDS, StageHeartbeat
 from engine.contract.ids import Incarnation
 
+DISTRUST_SECONDS: Final = 10.0  # after an Open that it did not answer, a worker is the last choice of its stage
 _NUMERICS: Final[Mapping[str, Callable[[StageHeartbeat], str]]] = {  # settings that change numbers; "": not said
     "profile": lambda h: h.profile,
     "KV precision": lambda h: h.kv_precision,
@@ -23,36 +25,76 @@ class Seen:
     at: float  # seconds
 
 
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """Why a worker of the present chain should be replaced by another that is there."""
+
+    text: str
+    urgent: bool  # nothing will come from it; else it finishes the steps in flight
+
+
 class Fleet:
     """The workers that could serve this split."""
 
     def __init__(self, *, split: str, stages: int) -> None:
         self.split, self.stages = split, stages
         self._seen: dict[Incarnation, Seen] = {}
+        self._distrusted: dict[Incarnation, float] = {}  # until when
 
     def observe(self, heartbeat: StageHeartbeat, now: float) -> None:
         """A worker spoke."""
         self._seen[Incarnation(heartbeat.incarnation)] = Seen(heartbeat, now)
 
-    def bury(self, incarnation: Incarnation) -> None:
-        """A worker did not answer: forget it until it speaks again."""
+    def bury(self, incarnation: Incarnation, now: float) -> None:
+        """A worker did not answer: forget it until it speaks again, and then rather take another."""
         self._seen.pop(incarnation, None)
+        self._distrusted[incarnation] = now + DISTRUST_SECONDS
 
     def alive(self, now: float) -> list[StageHeartbeat]:
         """Workers heard lately, whatever they serve."""
         return [seen.heartbeat for seen in self._seen.values() if now - seen.at < SUSPECT_SECONDS]
 
     def chain(self, now: float) -> list[StageHeartbeat] | str:
-        """One ready worker per stage, newest first where there are several; or what is missing, in words."""
-        found: list[StageHeartbeat] = []
+        """One ready worker per stage, the best of those that fit each other; or what is missing, in words.
+
+        Best is who answers, need not give way, is no standby; then who served last, then the newest.
+        """
+        places: list[list[StageHeartbeat]] = []
         for index in range(self.stages):
             here = [h for h in self.alive(now) if h.stage == index]
-            fit = [h for h in here if not _unfit(h, self.split)]
+            fit = sorted((h for h in here if not _unfit(h, self.split)), key=lambda h: self._rank(h, now))
             if not fit:
                 reasons = sorted({_unfit(h, self.split) for h in here})
                 return f"stage {index} of {self.stages}" + (f" ({'; '.join(reasons)})" if reasons else "")
-            found.append(max(fit, key=lambda h: h.incarnation))
-        return _mixture(found) or found
+            places.append(fit)
+        for one in joined(*places):
+            alike = [[h for h in fit if not _mixture([one, h])] for fit in places]
+            if all(alike) and not _mixture(found := [fit[0] for fit in alike]):
+                return found
+        return _mixture([fit[0] for fit in places])
+
+    def _rank(self, worker: StageHeartbeat, now: float) -> tuple[bool, bool, bool, int, int]:
+        distrusted = now < self._distrusted.get(Incarnation(worker.incarnation), now)
+        return distrusted, bool(worker.yields), worker.standby, -worker.epoch, -worker.incarnation
+
+    def concern(self, chain: Items[StageHeartbeat], now: float) -> Concern | None:
+        """The first worker of a chain that falls silent or wants to leave and has a successor; None: go on."""
+        better = self.chain(now)
+        if isinstance(better, str):
+            return None
+        for here, other in zip(chain, better, strict=True):
+            if here.incarnation != other.incarnation and (found := self._complaint(here, now)):
+                return Concern(f"stage {here.stage} on {here.host} {found[0]}, {other.host} takes over", found[1])
+        return None
+
+    def _complaint(self, worker: StageHeartbeat, now: float) -> tuple[str, bool] | None:
+        """(what is wrong with a worker, whether it is urgent)."""
+        seen = self._seen.get(Incarnation(worker.incarnation))
+        if seen is None or now - seen.at >= SUSPECT_SECONDS:
+            return "is silent", True
+        if seen.heartbeat.state == "draining":
+            return "is stopping", False
+        return (f"gives way ({seen.heartbeat.yields})", False) if seen.heartbeat.yields else None
 
 
 def _mixture(chain: Items[StageHeartbeat]) -> str:

@@ -52,20 +52,25 @@ class Intake:
         self._transport, self._subjects = transport, subjects
         self._max_deliveries = max_deliveries
         self.resumed = 0  # answers that another decoder began
+        self.open = asyncio.Event()  # cleared: prompts are left to another pipeline
+        self.open.set()
+        self.taking = False  # the broker may hand us prompts at this moment
         self.jobs: dict[int, Job] = {}  # durable prompts not yet settled, by their place in the stream
 
     async def from_queue(self, queue: WorkQueue, events: EventLog, desk: Reception) -> None:
         """Pull durable prompts for ever."""
         while True:
+            await self.open.wait()
             await desk.room.wait()
+            self.taking = True
             try:
-                jobs = await queue.take(max(desk.places(), 1), timeout=TAKE_SECONDS)
+                for job in await queue.take(max(desk.places(), 1), timeout=TAKE_SECONDS):
+                    await self._take(job, events, desk)
             except BrokerError as error:
                 log.warning("cannot take prompts: %s", error)
                 await asyncio.sleep(BACKOFF_SECONDS)  # the broker says nothing when it is well again
-                continue
-            for job in jobs:
-                await self._take(job, events, desk)
+            finally:
+                self.taking = False
 
     async def _take(self, job: Job, events: EventLog, desk: Reception) -> None:
         """Open what a job asks for, or go on with what another decoder began."""
@@ -111,6 +116,10 @@ class Intake:
             ticket = Ticket(peek_id(message.data) or RequestId(uuid4().hex), now(), None, message.reply)
             try:
                 request = parse_prompt(message.data)
+                if not self.open.is_set():
+                    raise PromptError(
+                        ErrorCode.OVERLOADED, "this pipeline lacks a stage, another one serves: ask again"
+                    )
                 if desk.places() <= 0:
                     raise PromptError(ErrorCode.OVERLOADED, f"all places are taken: try again in {RETRY_AFTER} s")
             except PromptError as error:
@@ -137,8 +146,11 @@ class Intake:
     async def give_back(self) -> None:
         """Let another decoder have what is unsettled."""
         for job in list(self.jobs.values()):
-            await _try(job.give_back(0.0))
-        self.jobs.clear()
+            await self.give_back_one(job)
+
+    async def give_back_one(self, job: Job) -> None:
+        """Let another decoder have a prompt."""
+        await _try(self.jobs.pop(job.sequence, job).give_back(0.0))
 
 
 def twin(request: RequestId) -> PromptError:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import orjson
 
 from engine.contract.control import (
+    MAIN_PIPELINE,
     SUSPECT_SECONDS,
     DecoderHeartbeat,
     Open,
@@ -21,10 +22,11 @@ from engine.contract.control import (
 )
 from engine.contract.errors import BrokerError, FrameError, LeaseLostError, NoResponderError
 from engine.contract.ids import Epoch, Incarnation
-from engine.decoder.fleet import Fleet
+from engine.decoder.fleet import Concern, Fleet
 from engine.transport.base import Incoming, Lease, Transport
 from engine.transport.subjects import Subjects
 
+STUCK_SECONDS: Final = 3.0  # without a complete chain, after which prompts go to another pipeline
 OPEN_TIMEOUT: Final = 3.0  # seconds; a worker answers between two steps, so this covers one long step
 log = logging.getLogger("shardline.decoder")
 
@@ -50,11 +52,26 @@ class Route:
 class Pipeline:
     """One decoder's view of its workers and its claim on them."""
 
-    def __init__(self, transport: Transport, subjects: Subjects, lease: Lease, fleet: Fleet, *, decoder: str) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        subjects: Subjects,
+        lease: Lease,
+        fleet: Fleet,
+        *,
+        decoder: str,
+        name: str = MAIN_PIPELINE,
+    ) -> None:
         self._transport, self._subjects, self._lease = transport, subjects, lease
-        self._decoder = decoder
+        self._decoder, self._name = decoder, name
+        self._elsewhere = float("-inf")  # when a decoder of another pipeline was heard that serves
+        self._waiting_since = time.monotonic()
         self._fleet = fleet
         self._revision: int | None = None  # of the lease, once it is ours
+        self._chain: list[StageHeartbeat] = []  # of the epoch that is open
+        self.concern: Concern | None = (
+            None  # why that should end although its steps come back; as of the last heartbeat
+        )
         self._decoders: dict[str, float] = {}  # other decoders and when they were heard
         self._heard = asyncio.Event()
         self._started = time.monotonic()
@@ -69,24 +86,39 @@ class Pipeline:
         now = time.monotonic()
         try:
             if message.subject.startswith(self._subjects.decoder_heartbeat("")):
-                other = from_json(DecoderHeartbeat, message.data)
-                self._decoders[other.decoder] = now
-                if other.decoder != self._decoder and other.epoch > (self._revision or other.epoch):
-                    raise LeaseLostError(f"decoder {other.decoder} on {other.host} has taken the pipeline's lease")
-            else:
-                self._fleet.observe(from_json(StageHeartbeat, message.data), now)
+                self._observe_decoder(from_json(DecoderHeartbeat, message.data), now)
+            elif (worker := from_json(StageHeartbeat, message.data)).pipeline == self._name:
+                self._fleet.observe(worker, now)
         except FrameError as error:
             log.warning("ignored a heartbeat on %s: %s", message.subject, error)
+        self.concern = self._fleet.concern(self._chain, now) if self._chain else None
         self._heard.set()
+
+    def _observe_decoder(self, other: DecoderHeartbeat, now: float) -> None:
+        if other.pipeline != self._name:
+            if other.state == "serving":
+                self._elsewhere = now
+            return
+        self._decoders[other.decoder] = now
+        if other.decoder != self._decoder and other.epoch > (self._revision or other.epoch):
+            raise LeaseLostError(f"decoder {other.decoder} on {other.host} has taken the pipeline's lease")
+
+    @property
+    def better_elsewhere(self) -> bool:
+        """Whether this pipeline cannot serve for a while already, and another one of the model can."""
+        now = time.monotonic()
+        stuck = bool(self.waits_for) and now - self._waiting_since >= STUCK_SECONDS
+        return stuck and now - self._elsewhere < SUSPECT_SECONDS
 
     async def open(self) -> Route:
         """A new epoch on a complete chain; waits for as long as it takes. Raises LeaseLostError."""
+        self._chain, self.concern, self._waiting_since = [], None, time.monotonic()
         while True:
             await self._own_lease()
             chain = await self._wait(lambda: self._fleet.chain(time.monotonic()))
             epoch = Epoch(await self._raise_epoch())
             if await self._open_all(chain, epoch):
-                self.waits_for = ""
+                self.waits_for, self._chain = "", chain
                 return Route(epoch, tuple(chain))
 
     async def release(self) -> None:
@@ -147,7 +179,7 @@ class Pipeline:
             opened = from_json(Opened, reply.data)
         except (NoResponderError, TimeoutError, FrameError) as error:
             log.warning("stage %d on %s does not open: %s", here.stage, here.host, error or "no answer")
-            self._fleet.bury(Incarnation(here.incarnation))
+            self._fleet.bury(Incarnation(here.incarnation), time.monotonic())
             return False
         if opened.code:
             log.warning("stage %d on %s refuses epoch %d: %s", here.stage, here.host, epoch, opened.message)

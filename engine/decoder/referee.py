@@ -65,7 +65,7 @@ class _Load:
         if self.trials < first:
             self.way = self.ways[self.trials % len(self.ways)]
             return
-        best = max(self.ways, key=lambda way: self.speed(way) / (1.0 if way == "none" else MARGIN))
+        best: Way = max(self.ways, key=lambda way: self.speed(way) / (1.0 if way == "none" else MARGIN))
         if self.way != self.best or self.trials == first:  # a try of another way has ended
             self.rest = LEAST_REST if best != self.best else min(2 * self.rest, MOST_REST)
             self.until = self.trials + self.rest
@@ -80,7 +80,7 @@ class Referee:
     """Says how to draft now; one opinion per load, because full stages leave no room for drafts."""
 
     def __init__(self) -> None:
-        self.ways = LOOKUP_WAYS  # of loads that were not met yet
+        self.ways: tuple[Way, ...] = LOOKUP_WAYS  # of loads that were not met yet
         self._loads: dict[int, _Load] = {}
         self._load: _Load | None = None
         self._skip = 0

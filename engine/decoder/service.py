@@ -15,7 +15,7 @@ from engine.decoder.config import DecoderConfig
 from engine.decoder.core import DecoderCore, Progress
 from engine.decoder.desk import Desk
 from engine.decoder.drafters import Drafter, Drafting
-from engine.decoder.epoch import EpochLostError, EpochRunner, capacity_of
+from engine.decoder.epoch import EpochLeftError, EpochLostError, EpochRunner, capacity_of
 from engine.decoder.fleet import Fleet
 from engine.decoder.intake import Intake
 from engine.decoder.outbox import Outbox
@@ -54,6 +54,7 @@ class DecoderService:
         self._epochs = self._epoch = self._steps = 0
         self._rate = Rate()
         self._draining = False
+        self.lost = 0  # epochs that ended with steps in flight, those lost with the broker left out
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`; accepted requests are finished first (the caller bounds how long).
@@ -80,6 +81,7 @@ class DecoderService:
             sources = [self._take_jobs(pipeline, queue, events), self._take_requests(pipeline)]
             workers = [
                 self._observe(heartbeats, pipeline),
+                self._hand_on(pipeline),
                 self._cancel(cancels),
                 intake.keep_jobs(),
                 desk.settle(),
@@ -95,9 +97,10 @@ class DecoderService:
             await self._drain(pipeline, taking, working)
 
     async def _pipeline(self) -> Pipeline:
-        lease = await self._transport.lease(bucket=self._subjects.lease_bucket, key="pipeline")
+        name = self._config.pipeline
+        lease = await self._transport.lease(bucket=self._subjects.lease_bucket, key=self._subjects.lease_key(name))
         fleet = Fleet(split=self._manifest.split, stages=len(self._manifest.stages))
-        return Pipeline(self._transport, self._subjects, lease, fleet, decoder=self.id)
+        return Pipeline(self._transport, self._subjects, lease, fleet, decoder=self.id, name=name)
 
     async def _take_jobs(self, pipeline: Pipeline, queue: WorkQueue, events: EventLog) -> None:
         """Durable prompts, once the pipeline is ours: while another decoder serves it they are that one's."""
@@ -112,6 +115,17 @@ class DecoderService:
     async def _observe(self, heartbeats: Inbox, pipeline: Pipeline) -> None:
         while True:
             pipeline.observe(await heartbeats.get())
+            if pipeline.concern:
+                self._desk.work.set()
+
+    async def _hand_on(self, pipeline: Pipeline) -> None:
+        """Durable prompts go back to the queue while another pipeline can answer them and this one cannot."""
+        while True:
+            await asyncio.sleep(self._heartbeat_seconds)
+            if pipeline.better_elsewhere:
+                self._intake.open.clear()
+                if not self._intake.taking:  # else we might be handed the same prompts again
+                    await self._desk.hand_back()
 
     async def _cancel(self, cancels: Inbox) -> None:
         while True:
@@ -131,10 +145,14 @@ class DecoderService:
                 decoder=self.id,
                 step_timeout=self._config.step_timeout,
                 draft=self._drafting.start,
+                concern=lambda: pipeline.concern,
             )
             try:
                 await runner.run(done, self._desk.work, self._on_result)
+            except EpochLeftError as left:
+                log.info("epoch %d ends: %s; replaying %d requests", route.epoch, left, len(self._core.running))
             except EpochLostError as lost:
+                self.lost += 1
                 log.warning("epoch %d lost: %s; replaying %d requests", route.epoch, lost, len(self._core.running))
             except BrokerError as error:
                 log.warning("epoch %d lost with the broker: %s", route.epoch, error)
@@ -169,6 +187,7 @@ class DecoderService:
     def _begin(self, route: Route) -> None:
         self._epoch, self._epochs = route.epoch, self._epochs + 1
         self._core.open_epoch(capacity_of(route, self._manifest, self._transport.max_payload, self._config))
+        self._intake.open.set()
         self._desk.refuse_misfits()
         where = f"{len(route.chain)} stages, {route.first.runner} {route.first.profile}"
         log.info("epoch %d opened on %s", route.epoch, where)
@@ -210,6 +229,7 @@ class DecoderService:
             speculation=self._core.speculation.figures(self._core.schedule.times, self._drafting.failures),
             prefix_cache=self._core.prefix_cache(),
             scheduling=self._core.schedule.figures(self._core.running),
+            pipeline=self._config.pipeline,
         )
 
     async def _drain(

@@ -31,12 +31,12 @@ class LocalPipeline:
     def _options(self) -> list[str]:
         return ["--shards", str(self.shards), "--nats", self.url]
 
-    async def start_stage(self, index: int, count: int) -> Child:
-        """Start the worker of a stage; it shares the machine's cores evenly with the others."""
+    async def start_stage(self, index: int, count: int, *options: str) -> Child:
+        """Start a worker of a stage; it shares the machine's cores evenly with the others."""
         threads = max(1, (os.cpu_count() or 1) // count)
         command = [sys.executable, "-m", "stages.cli", "--index", str(index), "--threads", str(threads)]
         command += ["--kv-memory", KV_MEMORY]
-        return await self.processes.start(f"stage-{index}", [*command, *self._options(), *self.stage_options])
+        return await self.processes.start(f"stage-{index}", [*command, *self._options(), *self.stage_options, *options])
 
     async def start_decoder(self, *options: str) -> Child:
         """Start a decoder."""

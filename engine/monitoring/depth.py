@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from engine.contract.control import (
     HEARTBEAT_SECONDS,
+    MAIN_PIPELINE,
     SUSPECT_SECONDS,
     DecoderHeartbeat,
     StageHeartbeat,
@@ -76,7 +77,7 @@ class Collector:
         return Depths(
             stages=tuple(chosen),
             spares=tuple(worker for worker in workers if worker.incarnation not in serving),
-            decoder=max(decoders, key=lambda decoder: decoder.epoch, default=None),
+            decoder=max(decoders, key=_prominence, default=None),
             prompts=None,
         )
 
@@ -98,6 +99,11 @@ class Collector:
         async with self._transport.subscribe(self._subjects.heartbeats) as inbox:
             while True:
                 self.observe(await inbox.get(), time.monotonic())
+
+
+def _prominence(decoder: DecoderHeartbeat) -> tuple[bool, bool, int]:
+    """Of several pipelines one that serves is shown, the main one if it does."""
+    return decoder.state == "serving", decoder.pipeline == MAIN_PIPELINE, decoder.epoch
 
 
 async def collect_once(transport: Transport, subjects: Subjects) -> Depths:

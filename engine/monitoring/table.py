@@ -27,7 +27,7 @@ def _stages(depths: Depths) -> Table:
 def _cells(worker: StageHeartbeat) -> list[str]:
     return [
         f"{worker.host}:{worker.pid}",
-        worker.state,
+        _state(worker),
         str(worker.epoch),
         str(worker.waiting),
         f"{worker.oldest_ms:.0f}",
@@ -35,6 +35,11 @@ def _cells(worker: StageHeartbeat) -> list[str]:
         f"{worker.step_ms_p50:.1f} ms",
         f"{worker.step_ms_p95:.1f} ms",
     ]
+
+
+def _state(worker: StageHeartbeat) -> str:
+    state = "standby" if worker.standby and worker.state == "ready" else worker.state
+    return f"{state}, {worker.yields}" if worker.yields else state
 
 
 def _drafts(figures: Speculation) -> str:

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from engine.contract.control import MAIN_PIPELINE
 from engine.contract.errors import UsageError
 from engine.contract.ids import Epoch, Incarnation, RequestId, StageIndex
 
@@ -78,8 +79,15 @@ class Subjects:
 
     @property
     def lease_bucket(self) -> str:
-        """Name of the key-value bucket that holds the pipeline's lease."""
+        """Name of the key-value bucket that holds the leases of the model's pipelines."""
         return f"SHARDLINE_{self.deployment}_{self.model}_LEASE"
+
+    @staticmethod
+    def lease_key(pipeline: str) -> str:
+        """Key of a pipeline's lease in that bucket. Raises UsageError for a name that cannot be one."""
+        if not _TOKEN.fullmatch(pipeline):
+            raise UsageError(f"pipeline {pipeline!r} must be 1 to 64 of A-Z a-z 0-9 _ -")
+        return "pipeline" if pipeline == MAIN_PIPELINE else f"pipeline.{pipeline}"
 
     def stage(self, index: StageIndex | int, incarnation: Incarnation | int) -> str:
         """Steps into one worker."""
@@ -93,7 +101,7 @@ class Subjects:
         return f"{self.stage(index, incarnation)}.gone.{epoch}"
 
     def stage_control(self, index: StageIndex | int, incarnation: Incarnation | int) -> str:
-        """Open (request/reply) for one worker."""
+        """Open (request/reply) for one worker; an empty message only asks the broker whether it is there."""
         return f"{self.root}.control.stage.{index}.{incarnation}"
 
     def done(self, decoder: str, epoch: Epoch | int | str) -> str:

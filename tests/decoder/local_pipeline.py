@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.client.client import Client
+from engine.contract.control import MAIN_PIPELINE
 from engine.contract.copies import SlotCopy
 from engine.contract.ids import Incarnation, StageIndex
 from engine.contract.messages import Rows
@@ -31,8 +32,9 @@ from stages.draft_model import DraftModel
 from stages.draft_service import DraftService
 from stages.heartbeat import Loaded
 from stages.identity import Identity, new_incarnation
+from stages.place import Terms
 from stages.runner import Capabilities
-from stages.worker import StageWorker
+from stages.worker import PRIMARY, StageWorker
 from tests.blockcache import BlockCache, digest
 from tests.manifests import HIDDEN, VOCABULARY, manifest
 
@@ -163,6 +165,7 @@ def config(**changes: Any) -> DecoderConfig:
         "shards": Path(),
         "nats": "",
         "deployment": "test",
+        "pipeline": MAIN_PIPELINE,
         "max_running": 8,
         "max_waiting": 8,
         "prefill_tokens": 16,
@@ -201,6 +204,7 @@ class Pipeline:
         self.client = Client(self.transport, SUBJECTS)
         self.running: list[asyncio.Task[None]] = []
         self.workers: dict[int, asyncio.Task[None]] = {}  # by stage, the one started last
+        self.services: list[StageWorker] = []
         self.shards: list[ArithmeticShard | SlotShard] = []
         self.decoders: list[DecoderService] = []
         self.serving = asyncio.Event()  # a decoder has opened its pipeline
@@ -232,7 +236,15 @@ class Pipeline:
         await self.serving.wait()
         return [*workers, decoder]
 
-    async def start_worker(self, index: int, **shard: Any) -> asyncio.Task[None]:
+    async def start_worker(
+        self,
+        index: int,
+        *,
+        pipeline: str = MAIN_PIPELINE,
+        terms: Terms = PRIMARY,
+        stop: asyncio.Event | None = None,
+        **shard: Any,
+    ) -> asyncio.Task[None]:
         """A worker, once it is ready."""
         identity = Identity(
             stage=StageIndex(index),
@@ -247,6 +259,7 @@ class Pipeline:
             device="CPU",
             host="here",
             pid=1,
+            pipeline=pipeline,
         )
         ready = asyncio.Event()
         last = index == self.stages - 1
@@ -258,10 +271,12 @@ class Pipeline:
             identity,
             lambda: Loaded(runner),
             announce=lambda _: ready.set(),
+            terms=terms,
             listen=0.0,
             heartbeat=self._heartbeat,
         )
-        task = self.workers[index] = self._start(worker.run(asyncio.Event()))
+        self.services.append(worker)
+        task = self.workers[index] = self._start(worker.run(stop or asyncio.Event()))
         await ready.wait()
         return task
 

@@ -1,12 +1,13 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from engine.contract.control import PROTOCOL_VERSION, StageHeartbeat, from_json, to_json
+from engine.contract.control import PROTOCOL_VERSION, SUSPECT_SECONDS, StageHeartbeat, from_json, to_json
 from engine.contract.errors import FrameError
 from engine.contract.ids import Incarnation
 from engine.decoder.epoch import spare_core
-from engine.decoder.fleet import Fleet, smallest_pool
+from engine.decoder.fleet import DISTRUST_SECONDS, Fleet, smallest_pool
 from engine.decoder.pace import Pace
 
 
@@ -75,10 +76,82 @@ def test_the_newest_of_two_workers_is_chosen() -> None:
     assert chain[0].incarnation == 9
 
 
+@pytest.mark.parametrize(
+    "worse",
+    [{"standby": True}, {"yields": "on battery"}, {"yields": "on battery", "state": "serving", "epoch": 3}],
+)
+def test_who_stands_by_or_would_give_way_serves_only_in_need(worse: dict[str, Any]) -> None:
+    here = fleet(heartbeat(0, 9, **worse), heartbeat(0, 5), heartbeat(1))
+    assert incarnations(here) == [5, 2]
+    assert incarnations(fleet(heartbeat(0, 9, **worse), heartbeat(1))) == [9, 2]
+
+
+def test_who_served_last_is_chosen_before_one_that_hung_and_came_back() -> None:
+    back, sits = heartbeat(1, 9, state="serving", epoch=5), heartbeat(1, 4, state="serving", epoch=6)
+    assert incarnations(fleet(heartbeat(0), back, sits)) == [1, 4]
+
+
+def test_who_did_not_answer_is_the_last_choice_for_a_while() -> None:
+    here = fleet(heartbeat(0), heartbeat(1, 7, state="serving", epoch=2), heartbeat(1, 4, standby=True))
+    here.bury(Incarnation(7), 0.0)
+    here.observe(heartbeat(1, 7, state="serving", epoch=2), 0.0)  # it speaks, but its device hangs
+    assert incarnations(here) == [1, 4]
+    assert incarnations(here, DISTRUST_SECONDS, heartbeat(0), heartbeat(1, 7), heartbeat(1, 4, standby=True)) == [1, 7]
+
+
+def test_a_standby_that_computes_otherwise_is_passed_over() -> None:
+    here = fleet(heartbeat(0), heartbeat(1, 9, profile="fast"), heartbeat(1, 4, standby=True))
+    assert incarnations(here) == [1, 4]
+
+
+def incarnations(here: Fleet, now: float = 0.0, *again: StageHeartbeat) -> list[int] | str:
+    for one in again:
+        here.observe(one, now)
+    chain = here.chain(now)
+    return chain if isinstance(chain, str) else [h.incarnation for h in chain]
+
+
+SERVING = [heartbeat(0, state="serving", epoch=3), heartbeat(1, state="serving", epoch=3)]
+STANDBY = heartbeat(1, 9, standby=True)
+
+
+@pytest.mark.parametrize(
+    ("now", "others", "concern"),
+    [
+        ([], [STANDBY], None),
+        ([heartbeat(1, state="draining")], [], None),  # it serves until somebody else can
+        ([heartbeat(1, state="draining")], [heartbeat(1, 9, state="loading", standby=True)], None),
+        ([heartbeat(1, state="draining")], [STANDBY], ("is stopping", False)),
+        ([heartbeat(1, yields="on battery")], [STANDBY], ("gives way (on battery)", False)),
+        ([replace(SERVING[1], yields="on battery")], [replace(STANDBY, yields="busy")], None),
+        ([heartbeat(1, yields="on battery")], [heartbeat(1, 9, profile="fast")], None),
+    ],
+)
+def test_when_a_chain_is_left(
+    now: list[StageHeartbeat], others: list[StageHeartbeat], concern: tuple[str, bool] | None
+) -> None:
+    found = fleet(*SERVING, *now, *others).concern(SERVING, 0.0)
+    if concern is None:
+        assert found is None
+    else:
+        assert found is not None and concern[0] in found.text and found.urgent == concern[1]
+
+
+def test_silence_beside_a_standby_is_urgent_and_alone_it_is_nothing_to_act_on() -> None:
+    here = fleet(*SERVING)
+    for one in (SERVING[0], STANDBY):
+        here.observe(one, SUSPECT_SECONDS)
+    found = here.concern(SERVING, SUSPECT_SECONDS)
+    assert found is not None and "stage 1 on pc is silent" in found.text and found.urgent
+    alone = fleet(*SERVING)
+    alone.observe(SERVING[0], SUSPECT_SECONDS)
+    assert alone.concern(SERVING, SUSPECT_SECONDS) is None
+
+
 def test_silence_makes_a_worker_missing_and_so_does_a_burial() -> None:
     here = fleet(heartbeat(0), heartbeat(1, 7))
     assert isinstance(here.chain(100.0), str)
-    here.bury(Incarnation(7))
+    here.bury(Incarnation(7), 0.0)
     assert here.chain(0.0) == "stage 1 of 2"
 
 

@@ -11,7 +11,7 @@ from engine.transport.memory import MemoryBroker, MemoryTransport
 from tests.decoder.local_pipeline import SUBJECTS
 
 
-def heard(decoder: str, epoch: int) -> Incoming:
+def heard(decoder: str, epoch: int, pipeline: str = "main") -> Incoming:
     heartbeat = DecoderHeartbeat(
         decoder=decoder,
         state="serving",
@@ -30,6 +30,7 @@ def heard(decoder: str, epoch: int) -> Incoming:
         tokens=0,
         tokens_per_second=0.0,
         speculation=Speculation(),
+        pipeline=pipeline,
     )
     return Incoming(SUBJECTS.decoder_heartbeat(decoder), to_json(heartbeat))
 
@@ -44,6 +45,7 @@ def test_another_decoder_with_a_later_epoch_has_the_pipeline() -> None:
         epoch = await pipeline._raise_epoch()
         pipeline.observe(heard("me", epoch + 1))
         pipeline.observe(heard("before", epoch))
+        pipeline.observe(heard("of-another-pipeline", epoch + 1, pipeline="two"))
         with pytest.raises(LeaseLostError, match="decoder other on there"):
             pipeline.observe(heard("other", epoch + 1))
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -67,7 +68,8 @@ def test_after_a_lost_worker_nothing_is_taken_for_granted(kind: str) -> None:
     async def test(here: Pipeline) -> None:
         await ask(here, QUESTIONS[0])
         await here.kill(here.workers[1])
-        await here.start_worker(1, **({"slots": 4} if kind == "stateful" else {}))
+        shard: dict[str, Any] = {"slots": 4} if kind == "stateful" else {}
+        await here.start_worker(1, **shard)
         assert (await ask(here, QUESTIONS[0])).usage.cached_tokens == 0
         assert (await ask(here, QUESTIONS[0])).usage.cached_tokens > 0
 

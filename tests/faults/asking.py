@@ -81,6 +81,16 @@ class Disturbed:
         self._calm = self._ask(None, answers)
 
     @property
+    def here(self) -> Running:
+        """The pipeline, to ask it or look at it otherwise."""
+        return self._here
+
+    @property
+    def calm(self) -> Answers:
+        """What undisturbed answers are."""
+        return self._calm
+
+    @property
     def url(self) -> str:
         """Of the broker."""
         return self._here.pipeline.url

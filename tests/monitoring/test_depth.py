@@ -82,6 +82,16 @@ def decoder_heartbeat(**changes: Any) -> DecoderHeartbeat:
     return DecoderHeartbeat(**(fields | changes))
 
 
+def test_of_two_pipelines_one_that_serves_is_shown() -> None:
+    collector = Collector(MemoryTransport(MemoryBroker()), SUBJECTS)
+    for name, waits_for in (("main", "stage 1 of 2"), ("two", "")):
+        state = "waiting" if waits_for else "serving"
+        beat = decoder_heartbeat(decoder=name, state=state, waits_for=waits_for, pipeline=name, epoch=9 - len(name))
+        collector.observe(Incoming(SUBJECTS.decoder_heartbeat(name), to_json(beat)), 0.0)
+    shown = collector.heard(0.0).decoder
+    assert shown is not None and shown.decoder == "two"
+
+
 def test_a_rate_forgets_what_is_old() -> None:
     rate = Rate(window=5.0)
     rate.add(10, now=0.0)
