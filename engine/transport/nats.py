@@ -41,6 +41,15 @@ class NatsTransport:
         """See Transport."""
         return self._client.is_connected
 
+    @property
+    def links(self) -> int:
+        """See Transport."""
+        return self._client.stats["reconnects"]
+
+    async def online(self) -> None:
+        """See Transport."""
+        await self._client.online.wait()
+
     async def publish(self, subject: str, data: bytes, *, reply: str = "") -> None:
         """See Transport. Nothing is kept for later while the broker is away: stale steps would be useless."""
         self._check(subject, data)
@@ -90,10 +99,12 @@ class NatsTransport:
             )
         except (NatsError, OSError) as error:
             raise BrokerError(f"cannot subscribe to {subject}: {error}") from error
+        self._client.inboxes.add(inbox)
         try:
             await self.barrier()
             yield inbox
         finally:
+            self._client.inboxes.discard(inbox)
             with suppress(NatsError, OSError):  # a closed connection has no subscriptions
                 await subscription.unsubscribe()
 

@@ -21,6 +21,8 @@ from nats.aio.client import Client
 from nats.errors import ConnectionReconnectingError
 from nats.errors import Error as NatsError
 
+from engine.transport.inbox import QueueInbox
+
 READ_BYTES: Final = 128 * 1024
 WATCH_SECONDS: Final = 2.0
 MISSES: Final = 2  # echoes lost in a row before a link counts as dead
@@ -35,6 +37,7 @@ class RepairedClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self.online = asyncio.Event()  # set while connected
+        self.inboxes: set[QueueInbox] = set()  # to be woken when the link was made anew
 
     def abort(self) -> None:
         """Cut the socket; whoever reads from it or waits for it to close goes on at once."""
@@ -85,6 +88,8 @@ class RepairedClient(Client):
         await super()._attempt_reconnect()
         if self.is_connected:
             self.online.set()
+            for inbox in self.inboxes:
+                inbox.wake()
 
 
 def reconnect_pause() -> float:

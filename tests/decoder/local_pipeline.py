@@ -199,6 +199,7 @@ class Pipeline:
         self._heartbeat = heartbeat
         self.transport = MemoryTransport(broker)
         self.client = Client(self.transport, SUBJECTS)
+        self.links: list[MemoryTransport] = []  # of workers and decoders
         self.running: list[asyncio.Task[None]] = []
         self.workers: dict[int, asyncio.Task[None]] = {}  # by stage, the one started last
         self.shards: list[ArithmeticShard | SlotShard] = []
@@ -253,7 +254,7 @@ class Pipeline:
         runner = SlotShard(last=last, **shard) if "slots" in shard else ArithmeticShard(last=last, **shard)
         self.shards.append(runner)
         worker = StageWorker(
-            MemoryTransport(self.broker),
+            self._connect(),
             SUBJECTS,
             identity,
             lambda: Loaded(runner),
@@ -271,7 +272,7 @@ class Pipeline:
         seen = manifest(self.stages, **self.manifest)
         admission = Admission(seen, self.tokenizer, settings.default_max_tokens, self.sources, compiler=self.compiler)
         service = DecoderService(
-            MemoryTransport(self.broker),
+            self._connect(),
             SUBJECTS,
             admission,
             settings,
@@ -281,6 +282,15 @@ class Pipeline:
         )
         self.decoders.append(service)
         return self._start(service.run(stop or asyncio.Event()))
+
+    def _connect(self) -> MemoryTransport:
+        self.links.append(MemoryTransport(self.broker))
+        return self.links[-1]
+
+    def outage(self, *, over: bool = False) -> None:
+        """Nobody reaches the broker, until the outage is over."""
+        for link in (self.transport, *self.links):
+            link.connected = over
 
     def _start(self, run: Any) -> asyncio.Task[None]:
         async def until_killed() -> None:

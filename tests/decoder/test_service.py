@@ -315,6 +315,43 @@ def test_a_killed_worker_is_replaced_and_no_answer_changes(index: int) -> None:
     run(test, whole=False)
 
 
+def test_an_outage_longer_than_any_step_is_waited_for() -> None:
+    async def test(here: Pipeline) -> None:
+        asking = asyncio.create_task(ask_all(here, 40))
+        async with here.transport.subscribe(f"{SUBJECTS.root}.tokens.*") as inbox:
+            for _ in range(8):
+                await inbox.get()
+        here.outage()
+        while here.decoders[0].running:  # until it has given up the steps that were out
+            await asyncio.sleep(0.01)
+        here.outage(over=True)
+        assert_right(await asking, 40)
+
+    run(test, step_timeout=0.1)
+
+
+def test_after_an_outage_steps_that_were_out_are_sent_again_at_once() -> None:
+    """A test that waits for the deadline of a step instead runs into its own."""
+
+    async def test(here: Pipeline) -> None:
+        lost = asyncio.Event()
+
+        def swallow_the_first(subject: str, data: bytes) -> list[bytes]:
+            if not subject.startswith(SUBJECTS.stage(0, "")) or lost.is_set():
+                return [data]
+            lost.set()
+            return []
+
+        here.broker.intercept = swallow_the_first
+        asking = asyncio.create_task(here.client.complete(prompt="why", max_tokens=10))
+        await lost.wait()
+        here.outage()
+        here.outage(over=True)
+        assert (await asking).text == answer_to("why", 10)
+
+    run(test, step_timeout=100.0)
+
+
 def test_a_second_decoder_waits_until_the_first_has_stopped() -> None:
     async def test(here: Pipeline) -> None:
         stop = asyncio.Event()
