@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from engine.client.client import Client
 from engine.contract.copies import SlotCopy
+from engine.contract.errors import ErrorCode, StepError
 from engine.contract.ids import Incarnation, StageIndex
 from engine.contract.messages import Rows
 from engine.decoder.admission import Admission
@@ -77,7 +78,7 @@ class ArithmeticShard:
         wanted: list[int] = []
         for row in self._cache.feed(rows, (value if value.ndim == 1 else value[:, 0]).astype(np.int64)):
             if self._poison in row.history:
-                raise RuntimeError("the shard crashes on this token")
+                raise StepError(ErrorCode.DEVICE_FAILED, "the device fails on this token")
             wanted += map(self._script, row.picks())
         return np.eye(VOCABULARY, dtype=np.float32)[wanted]
 
