@@ -323,7 +323,7 @@ def test_an_outage_longer_than_any_step_is_waited_for() -> None:
             for _ in range(8):
                 await inbox.get()
         here.outage()
-        while here.decoders[0].running:  # until it has given up the steps that were out
+        while here.decoders[0].running:  # noqa: ASYNC110  until it has given up the steps that were out
             await asyncio.sleep(0.01)
         here.outage(over=True)
         assert_right(await asking, 40)
