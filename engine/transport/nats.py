@@ -14,7 +14,7 @@ from nats.errors import TimeoutError as NatsTimeoutError
 from engine.contract.errors import BrokerError, NoResponderError
 from engine.transport.base import EventLog, Incoming, Lease, WorkQueue
 from engine.transport.inbox import QueueInbox
-from engine.transport.nats_client import WATCH_SECONDS, Echo, Lifeline, RepairedClient, Watchdog
+from engine.transport.nats_client import WATCH_SECONDS, Echo, Lifeline, RepairedClient, Watchdog, whole
 from engine.transport.nats_connect import close_client, open_client
 from engine.transport.nats_lease import open_lease
 from engine.transport.nats_log import open_log
@@ -63,7 +63,7 @@ class NatsTransport:
         """See Transport."""
         self._check(subject, data)
         try:
-            answer = await self._client.request(subject, data, timeout=timeout)
+            answer = await whole(self._client.request(subject, data, timeout=timeout))
         except NoRespondersError as error:
             raise NoResponderError(f"nobody answers on {subject}") from error
         except NatsTimeoutError as error:
