@@ -55,7 +55,7 @@ faults: $(DEV)
 	PYTEST_PYTHON=$(BIN)/python tests/faults/repeat.sh
 
 test: check
-	$(BIN)/python -m pytest $(WORKERS)
+	$(BIN)/python -m pytest $(WORKERS) -m 'not thorough'
 
 $(EXPORT): pyproject.toml
 	@test -x $(EXPORT_VENV)/bin/python || $(PYTHON) -m venv $(EXPORT_VENV)

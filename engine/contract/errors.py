@@ -80,7 +80,7 @@ class NoResponderError(BrokerError):
 
 
 class LeaseLostError(BrokerError):
-    """Another decoder has taken the pipeline's lease."""
+    """Another decoder has taken the pipeline's lease, or something else has."""
 
 
 class OverloadedError(BrokerError):

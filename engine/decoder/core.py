@@ -28,7 +28,7 @@ from engine.decoder.sides import build_sides
 from engine.decoder.steptime import Work
 from engine.decoder.tables import CacheTables, Capacity, ReuseCount, seniority
 from engine.decoder.verification import verify
-from engine.decoder.waiting import next_waiting
+from engine.decoder.waiting import cleared, next_waiting
 from engine.kv.blocks import BlockPool, blocks_for
 
 
@@ -187,7 +187,7 @@ class DecoderCore:
 
     def _next_waiting(self, now: float) -> Sequence | None:
         """In the order of `next_waiting`; who shares a beginning that is being read lets others go first."""
-        able = [one for one in self.waiting if not self.tables.waits(one, self.running)]
+        able = [one for one in cleared(self.waiting, self.running) if not self.tables.waits(one, self.running)]
         return next_waiting(able, now) if able else None
 
     def _admit(self, now: float) -> None:

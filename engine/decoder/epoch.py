@@ -98,12 +98,14 @@ class EpochRunner:
         self._side_subject = subjects.stage(route.last.stage, route.last.incarnation)
         self._pace = Pace(floor=step_timeout, first=FIRST_STEPS * step_timeout)
         self._sent: dict[StepNumber, tuple[float, int, float]] = {}  # when, tokens, deadline
+        self._links = transport.links
         self.ignored = 0  # late, repeated or foreign messages
 
     async def run(self, done: Inbox, work: asyncio.Event, on_result: Callable[[list[Progress]], None]) -> None:
         """Serve this epoch. `work` is set when a message or a request arrives. Raises EpochLostError, BrokerError."""
         while True:
             work.clear()
+            self._check_link()
             if not self._leaving():
                 await self._fill()
             message = done.take()
@@ -130,6 +132,15 @@ class EpochRunner:
         while (step := self._core.next_step(time.monotonic())) is not None:
             await self._publish(step)
             self._draft()
+
+    def _check_link(self) -> None:
+        """Results of steps that were out are lost with the link, or as good: a replay costs less than their deadline.
+
+        Raises EpochLostError.
+        """
+        links, self._links = self._links, self._transport.links
+        if links != self._links and self._sent:
+            raise EpochLostError(f"the link to the broker was lost with {len(self._sent)} steps out")
 
     async def _publish(self, planned: PlannedStep) -> None:
         step = Step(

@@ -28,6 +28,7 @@ from engine.transport.subjects import Subjects
 
 STUCK_SECONDS: Final = 3.0  # without a complete chain, after which prompts go to another pipeline
 OPEN_TIMEOUT: Final = 3.0  # seconds; a worker answers between two steps, so this covers one long step
+RETRY_SECONDS: Final = 0.25
 log = logging.getLogger("shardline.decoder")
 
 
@@ -69,9 +70,8 @@ class Pipeline:
         self._fleet = fleet
         self._revision: int | None = None  # of the lease, once it is ours
         self._chain: list[StageHeartbeat] = []  # of the epoch that is open
-        self.concern: Concern | None = (
-            None  # why that should end although its steps come back; as of the last heartbeat
-        )
+        self.concern: Concern | None = None  # why it should end although its steps come back
+        self._unsure = False  # whether that is still its revision
         self._decoders: dict[str, float] = {}  # other decoders and when they were heard
         self._heard = asyncio.Event()
         self._started = time.monotonic()
@@ -111,22 +111,47 @@ class Pipeline:
         return stuck and now - self._elsewhere < SUSPECT_SECONDS
 
     async def open(self) -> Route:
-        """A new epoch on a complete chain; waits for as long as it takes. Raises LeaseLostError."""
+        """A new epoch on a complete chain; waits for as long as it takes, for the broker too. Raises LeaseLostError."""
         self._chain, self.concern, self._waiting_since = [], None, time.monotonic()
         while True:
-            await self._own_lease()
-            chain = await self._wait(lambda: self._fleet.chain(time.monotonic()))
-            epoch = Epoch(await self._raise_epoch())
-            if await self._open_all(chain, epoch):
-                self.waits_for, self._chain = "", chain
-                return Route(epoch, tuple(chain))
+            try:
+                if (route := await self._attempt()) is not None:
+                    self.waits_for, self._chain = "", list(route.chain)
+                    return route
+            except LeaseLostError:
+                raise
+            except BrokerError as error:
+                log.warning("no epoch can be opened yet: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)  # the broker may be there, and not ready yet
+
+    async def _attempt(self) -> Route | None:
+        if not self._transport.connected:
+            self.waits_for = "the broker"
+            log.info("waiting for the broker")
+            await self._transport.online()
+        await self._own_lease()
+        chain = await self._wait(lambda: self._fleet.chain(time.monotonic()))
+        epoch = Epoch(await self._raise_epoch())
+        return Route(epoch, tuple(chain)) if await self._open_all(chain, epoch) else None
+
+    async def _find_lease(self) -> None:
+        """A write that was not confirmed may have been taken all the same."""
+        found = await self._lease.read()
+        if found and _holder(found[1]) == self._decoder:
+            self._revision = found[0]
+        self._unsure = False
 
     async def release(self) -> None:
-        """Let the next decoder take over at once."""
-        if self._revision is not None:
-            await self._lease.write(orjson.dumps({"decoder": ""}), after=self._revision)
+        """Let the next decoder take over at once; without a broker it waits until we count as silent."""
+        if self._revision is not None and self._transport.connected:
+            try:
+                await self._lease.write(orjson.dumps({"decoder": ""}), after=self._revision)
+            except BrokerError as error:
+                log.warning("the lease is not handed back: %s", error)
 
     async def _own_lease(self) -> None:
+        if self._unsure:
+            await self._find_lease()
         if self._revision is not None:
             return
         found = await self._lease.read()
@@ -143,7 +168,9 @@ class Pipeline:
 
     async def _raise_epoch(self) -> int:
         value = orjson.dumps({"decoder": self._decoder, "host": platform.node()})
+        self._unsure = True
         self._revision = await self._lease.write(value, after=self._revision or 0)
+        self._unsure = False
         return self._revision
 
     async def _wait(self, attempt: Callable[[], list[StageHeartbeat] | str]) -> list[StageHeartbeat]:
@@ -187,10 +214,12 @@ class Pipeline:
 
 
 def _holder(value: bytes) -> str:
-    """Which decoder a lease names; "" when it was let go. Raises BrokerError for a value that is not one of ours."""
+    """Which decoder a lease names; "" when it was let go. Raises LeaseLostError for a value that is not one of ours."""
     try:
         found: Any = orjson.loads(value)
         decoder = found["decoder"]
     except (orjson.JSONDecodeError, TypeError, KeyError) as error:
-        raise BrokerError(f"the pipeline's lease holds {value!r:.80}, written by somebody else: delete it") from error
+        raise LeaseLostError(
+            f"the pipeline's lease holds {value!r:.80}, written by somebody else: delete it"
+        ) from error
     return str(decoder)

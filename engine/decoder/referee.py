@@ -71,7 +71,7 @@ class _Load:
             self.until = self.trials + self.rest
         self.best = self.way = best
         if self.trials >= self.until:
-            others = [way for way in self.ways if way != best]
+            others: list[Way] = [way for way in self.ways if way != best]
             self.way = others[self.tried % len(others)]
             self.tried += 1
 

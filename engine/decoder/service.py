@@ -153,11 +153,15 @@ class DecoderService:
                 log.info("epoch %d ends: %s; replaying %d requests", route.epoch, left, len(self._core.running))
             except EpochLostError as lost:
                 self.lost += 1
-                log.warning("epoch %d lost: %s; replaying %d requests", route.epoch, lost, len(self._core.running))
+                self._report_loss(route, str(lost))
             except BrokerError as error:
-                log.warning("epoch %d lost with the broker: %s", route.epoch, error)
+                self._report_loss(route, f"with the broker: {error}")
             self._core.lose_epoch()
             self._desk.refuse_poison()
+
+    def _report_loss(self, route: Route, why: str) -> None:
+        again = [len(sequence.tokens) for sequence in self._core.running]
+        log.warning("epoch %d lost: %s; replaying %d requests, %d tokens", route.epoch, why, len(again), sum(again))
 
     @property
     def replays(self) -> int:

@@ -170,6 +170,15 @@ class Transport(Protocol):
         """Whether the broker is reachable right now, as far as known."""
         ...
 
+    @property
+    def links(self) -> int:
+        """How often the connection was made anew: what was under way on an older one may be lost."""
+        ...
+
+    async def online(self) -> None:
+        """Return once the broker is reachable."""
+        ...
+
     async def publish(self, subject: str, data: bytes, *, reply: str = "") -> None:
         """Send; returns once the client has accepted it. Raises BrokerError when it is too large or not connected."""
         ...
@@ -183,7 +192,8 @@ class Transport(Protocol):
     ) -> AbstractAsyncContextManager[Inbox]:
         """Subscribe; once entered, nothing sent to the subject from then on is missed.
 
-        `limit` in messages. `wake` is set at each arrival: for a reader who waits for several things at once.
+        `limit` in messages. `wake` is set at each arrival, and whenever the connection was made anew: for a reader who
+        waits for several things at once.
         """
         ...
 

@@ -34,6 +34,10 @@ class QueueInbox:
             return
         self._messages.append(Incoming(subject, data, reply, no_responder, time.monotonic()))
         self._filled.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """Something happened that a reader who waits for several things should look at."""
         if self._wake is not None:
             self._wake.set()
 

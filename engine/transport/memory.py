@@ -97,7 +97,29 @@ class MemoryTransport:
 
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
-        self.connected = True
+        self._online = asyncio.Event()
+        self._online.set()
+        self.links = 0
+
+    @property
+    def connected(self) -> bool:
+        """See Transport."""
+        return self._online.is_set()
+
+    @connected.setter
+    def connected(self, connected: bool) -> None:
+        if not connected:
+            self._online.clear()
+        elif not self.connected:
+            self.links += 1
+            self._online.set()
+            for subscription in self._broker.subscriptions:
+                if subscription.owner is self:
+                    subscription.inbox.wake()
+
+    async def online(self) -> None:
+        """See Transport."""
+        await self._online.wait()
 
     @property
     def max_payload(self) -> int:

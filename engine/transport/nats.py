@@ -14,7 +14,7 @@ from nats.errors import TimeoutError as NatsTimeoutError
 from engine.contract.errors import BrokerError, NoResponderError
 from engine.transport.base import EventLog, Incoming, Lease, WorkQueue
 from engine.transport.inbox import QueueInbox
-from engine.transport.nats_client import WATCH_SECONDS, Echo, Lifeline, RepairedClient, Watchdog
+from engine.transport.nats_client import WATCH_SECONDS, Echo, Lifeline, RepairedClient, Watchdog, whole
 from engine.transport.nats_connect import close_client, open_client
 from engine.transport.nats_lease import open_lease
 from engine.transport.nats_log import open_log
@@ -41,6 +41,15 @@ class NatsTransport:
         """See Transport."""
         return self._client.is_connected
 
+    @property
+    def links(self) -> int:
+        """See Transport."""
+        return self._client.stats["reconnects"]
+
+    async def online(self) -> None:
+        """See Transport."""
+        await self._client.online.wait()
+
     async def publish(self, subject: str, data: bytes, *, reply: str = "") -> None:
         """See Transport. Nothing is kept for later while the broker is away: stale steps would be useless."""
         self._check(subject, data)
@@ -54,7 +63,7 @@ class NatsTransport:
         """See Transport."""
         self._check(subject, data)
         try:
-            answer = await self._client.request(subject, data, timeout=timeout)
+            answer = await whole(self._client.request(subject, data, timeout=timeout))
         except NoRespondersError as error:
             raise NoResponderError(f"nobody answers on {subject}") from error
         except NatsTimeoutError as error:
@@ -90,10 +99,12 @@ class NatsTransport:
             )
         except (NatsError, OSError) as error:
             raise BrokerError(f"cannot subscribe to {subject}: {error}") from error
+        self._client.inboxes.add(inbox)
         try:
             await self.barrier()
             yield inbox
         finally:
+            self._client.inboxes.discard(inbox)
             with suppress(NatsError, OSError):  # a closed connection has no subscriptions
                 await subscription.unsubscribe()
 

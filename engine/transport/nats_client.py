@@ -6,24 +6,28 @@
 - a PONG for a ping that was given up must not kill the reader (#624, #914);
 - a link that is half open with unsent bytes hangs in `wait_closed` while reconnecting (#671): links are aborted;
 - what was pending when a link was lost is dropped: steps of the past are useless to whoever gets them late;
-- an attempt that times out leaves its socket open: it is aborted before the next.
+- an attempt that times out leaves its socket open: it is aborted before the next;
+- a cancellation that comes together with an answer is lost in `wait_for` (Python 3.11): see `whole`.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import nats.aio.client as nats_client
 from nats.aio.client import Client
 from nats.errors import ConnectionReconnectingError
 from nats.errors import Error as NatsError
 
+from engine.transport.inbox import QueueInbox
+
 READ_BYTES: Final = 128 * 1024
 WATCH_SECONDS: Final = 2.0
 MISSES: Final = 2  # echoes lost in a row before a link counts as dead
+T = TypeVar("T")
 log = logging.getLogger("shardline.transport")
 
 nats_client.DEFAULT_BUFFER_SIZE = READ_BYTES  # read at call time by the client's reader and its connections
@@ -35,6 +39,7 @@ class RepairedClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self.online = asyncio.Event()  # set while connected
+        self.inboxes: set[QueueInbox] = set()  # to be woken when the link was made anew
 
     def abort(self) -> None:
         """Cut the socket; whoever reads from it or waits for it to close goes on at once."""
@@ -85,6 +90,23 @@ class RepairedClient(Client):
         await super()._attempt_reconnect()
         if self.is_connected:
             self.online.set()
+            for inbox in self.inboxes:
+                inbox.wake()
+
+
+async def whole(call: Coroutine[Any, Any, T]) -> T:
+    """The result of a call of nats-py; cancelled means cancelled, even if the answer comes at the same moment.
+
+    nats-py waits through `asyncio.wait_for`, which then returns the answer, and who was told to stop goes on for ever.
+    """
+    task = asyncio.ensure_future(call)
+    try:
+        await asyncio.wait({task})
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        raise
+    return task.result()
 
 
 def reconnect_pause() -> float:

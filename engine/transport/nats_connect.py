@@ -29,7 +29,7 @@ async def open_client(
     """
     _check_url(url)
     refused: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    attempt = asyncio.create_task(client.connect(url, **_options(client, url, name, refused, closed)))
+    attempt = asyncio.create_task(client.connect(url.split(","), **_options(client, url, name, refused, closed)))
     try:
         done, _ = await asyncio.wait({attempt, refused}, timeout=PATIENCE_SECONDS if wait is None else wait,
                                      return_when=asyncio.FIRST_COMPLETED)  # fmt: skip

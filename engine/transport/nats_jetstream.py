@@ -2,8 +2,8 @@
 """What the queue and the lease have in common: administrative calls whose errors name the cure."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
@@ -13,6 +13,7 @@ from nats.js.api import StreamConfig
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError, ServiceUnavailableError
 
 from engine.contract.errors import BrokerError
+from engine.transport.nats_client import whole
 
 ANSWER_SECONDS: Final = 5.0
 API_ERRORS: Final = (NatsError, OSError, asyncio.TimeoutError)
@@ -22,10 +23,10 @@ NOT_ENABLED: Final = (10035, 10039, 10076)  # no suitable peers, not for this ac
 T = TypeVar("T")
 
 
-async def administer(url: str, action: Awaitable[T]) -> T:
+async def administer(url: str, action: Coroutine[Any, Any, T]) -> T:
     """Run an administrative call. Raises BrokerError; a broker without JetStream is named as such."""
     try:
-        return await action
+        return await whole(action)
     except (NoStreamResponseError, ServiceUnavailableError, NoRespondersError) as error:
         raise _no_jetstream(url) from error
     except NatsTimeoutError as error:

@@ -8,7 +8,7 @@ from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NoKeysEr
 from nats.js.kv import KeyValue
 
 from engine.contract.errors import BrokerError, LeaseLostError
-from engine.transport.nats_client import RepairedClient
+from engine.transport.nats_client import RepairedClient, whole
 from engine.transport.nats_jetstream import ANSWER_SECONDS, API_ERRORS, administer, optional
 
 NOBODY: Final = (KeyNotFoundError, NoKeysError)
@@ -43,11 +43,11 @@ class NatsLease:
         """See Lease."""
         try:
             if after:
-                return await self._store.update(self._key, value, last=after)
+                return await whole(self._store.update(self._key, value, last=after))
             marker = await self._entry()
             if marker and not marker[1]:
-                return await self._store.update(self._key, value, last=marker[0])
-            return await self._store.create(self._key, value)
+                return await whole(self._store.update(self._key, value, last=marker[0]))
+            return await whole(self._store.create(self._key, value))
         except KeyWrongLastSequenceError as error:
             raise LeaseLostError("another decoder has taken the pipeline's lease") from error
         except API_ERRORS as error:
@@ -55,7 +55,7 @@ class NatsLease:
 
     async def _entry(self) -> tuple[int, bytes] | None:
         try:
-            entry = await self._store.get(self._key)
+            entry = await whole(self._store.get(self._key))
         except NOBODY:
             return None
         except API_ERRORS as error:

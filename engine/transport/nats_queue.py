@@ -2,7 +2,7 @@
 """The work queue of prompts, on a JetStream stream with one durable pull consumer."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,7 +24,7 @@ from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 from engine.contract.errors import RETRY_AFTER, BrokerError, OverloadedError
 from engine.transport.base import DeadLetter, Job, QueueDepth, Stored
 from engine.transport.durable import ACK_WAIT, DUPLICATE_SECONDS, MAX_DEAD, MAX_PROMPTS, dead_letter, read_letter
-from engine.transport.nats_client import RepairedClient
+from engine.transport.nats_client import RepairedClient, whole
 from engine.transport.nats_jetstream import (
     ANSWER_SECONDS,
     API_ERRORS,
@@ -110,7 +110,7 @@ class NatsQueue:
         deadline = asyncio.get_running_loop().time() + ANSWER_SECONDS
         while True:
             try:
-                done = await place.js.publish(place.subject, data, timeout=ANSWER_SECONDS, headers=headers)
+                done = await whole(place.js.publish(place.subject, data, timeout=ANSWER_SECONDS, headers=headers))
                 return Stored(done.seq, bool(done.duplicate))
             except NoStreamResponseError as error:
                 if asyncio.get_running_loop().time() > deadline:
@@ -143,18 +143,27 @@ class NatsQueue:
     async def _fetch(self, limit: int, timeout: float) -> list[Msg]:
         try:
             if self._pull is None:
-                self._pull = await self._place.js.pull_subscribe_bind(CONSUMER, self._place.stream)
-            return await self._pull.fetch(limit, timeout=timeout)
+                self._pull = await whole(self._place.js.pull_subscribe_bind(CONSUMER, self._place.stream))
+            fetching = asyncio.create_task(self._pull.fetch(limit, timeout=timeout))
+        except API_ERRORS as error:
+            raise BrokerError(f"cannot take prompts: {error}") from error
+        try:
+            await asyncio.wait({fetching})
+        except asyncio.CancelledError:
+            await self._abandon(fetching)
+            raise
+        try:
+            return fetching.result()
         except (TimeoutError, NatsTimeoutError):
             return []
-        except asyncio.CancelledError:
-            await self._abandon()
-            raise
         except API_ERRORS as error:
             raise BrokerError(f"cannot take prompts: {error}") from error
 
-    async def _abandon(self) -> None:
+    async def _abandon(self, fetching: "asyncio.Task[list[Msg]]") -> None:
         """Nobody waits any more: the broker must not send to us what then lies here until the ack wait is over."""
+        fetching.cancel()
+        [fetched] = await asyncio.gather(fetching, return_exceptions=True)
+        came: list[Any] = [] if isinstance(fetched, BaseException) else list(fetched)
         pull, self._pull = self._pull, None
         if pull is None:
             return
@@ -162,15 +171,16 @@ class NatsQueue:
             waiting = pull._sub._pending_queue
             await pull.unsubscribe()
             while waiting is not None and not waiting.empty():
-                message = waiting.get_nowait()
+                came.append(waiting.get_nowait())
+            for message in came:
                 if message is not None and message.reply.startswith("$JS.ACK."):
                     await message.nak()
 
     async def depth(self) -> QueueDepth:
         """See WorkQueue."""
         try:
-            consumer = await self._place.js.consumer_info(self._place.stream, CONSUMER)
-            dead = await self._place.js.stream_info(self._place.dead_stream)
+            consumer = await whole(self._place.js.consumer_info(self._place.stream, CONSUMER))
+            dead = await whole(self._place.js.stream_info(self._place.dead_stream))
         except API_ERRORS as error:
             raise BrokerError(f"cannot read the prompt queue: {error}") from error
         return QueueDepth(
@@ -255,8 +265,8 @@ class NatsJob:
         await self._settle(place.js.publish(place.dead_subject, letter, timeout=ANSWER_SECONDS, headers=headers))
         await self.done()  # as good as a term, and confirmed
 
-    async def _settle(self, action: Awaitable[Any]) -> None:
+    async def _settle(self, action: Coroutine[Any, Any, Any]) -> None:
         try:
-            await action
+            await whole(action)
         except API_ERRORS as error:
             raise BrokerError(f"prompt {self.sequence}: {error}") from error

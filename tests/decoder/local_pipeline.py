@@ -17,6 +17,7 @@ import numpy.typing as npt
 from engine.client.client import Client
 from engine.contract.control import MAIN_PIPELINE
 from engine.contract.copies import SlotCopy
+from engine.contract.errors import ErrorCode, StepError
 from engine.contract.ids import Incarnation, StageIndex
 from engine.contract.messages import Rows
 from engine.decoder.admission import Admission
@@ -79,7 +80,7 @@ class ArithmeticShard:
         wanted: list[int] = []
         for row in self._cache.feed(rows, (value if value.ndim == 1 else value[:, 0]).astype(np.int64)):
             if self._poison in row.history:
-                raise RuntimeError("the shard crashes on this token")
+                raise StepError(ErrorCode.DEVICE_FAILED, "the device fails on this token")
             wanted += map(self._script, row.picks())
         return np.eye(VOCABULARY, dtype=np.float32)[wanted]
 
@@ -202,6 +203,7 @@ class Pipeline:
         self._heartbeat = heartbeat
         self.transport = MemoryTransport(broker)
         self.client = Client(self.transport, SUBJECTS)
+        self.links: list[MemoryTransport] = []  # of workers and decoders
         self.running: list[asyncio.Task[None]] = []
         self.workers: dict[int, asyncio.Task[None]] = {}  # by stage, the one started last
         self.services: list[StageWorker] = []
@@ -266,7 +268,7 @@ class Pipeline:
         runner = SlotShard(last=last, **shard) if "slots" in shard else ArithmeticShard(last=last, **shard)
         self.shards.append(runner)
         worker = StageWorker(
-            MemoryTransport(self.broker),
+            self._connect(),
             SUBJECTS,
             identity,
             lambda: Loaded(runner),
@@ -286,7 +288,7 @@ class Pipeline:
         seen = manifest(self.stages, **self.manifest)
         admission = Admission(seen, self.tokenizer, settings.default_max_tokens, self.sources, compiler=self.compiler)
         service = DecoderService(
-            MemoryTransport(self.broker),
+            self._connect(),
             SUBJECTS,
             admission,
             settings,
@@ -296,6 +298,15 @@ class Pipeline:
         )
         self.decoders.append(service)
         return self._start(service.run(stop or asyncio.Event()))
+
+    def _connect(self) -> MemoryTransport:
+        self.links.append(MemoryTransport(self.broker))
+        return self.links[-1]
+
+    def outage(self, *, over: bool = False) -> None:
+        """Nobody reaches the broker, until the outage is over."""
+        for link in (self.transport, *self.links):
+            link.connected = over
 
     def _start(self, run: Any) -> asyncio.Task[None]:
         async def until_killed() -> None:

@@ -3,10 +3,10 @@ import asyncio
 import pytest
 
 from engine.contract.control import DecoderHeartbeat, Speculation, to_json
-from engine.contract.errors import LeaseLostError
+from engine.contract.errors import BrokerError, LeaseLostError
 from engine.decoder.fleet import Fleet
 from engine.decoder.pipeline import Pipeline
-from engine.transport.base import Incoming
+from engine.transport.base import Incoming, Lease
 from engine.transport.memory import MemoryBroker, MemoryTransport
 from tests.decoder.local_pipeline import SUBJECTS
 
@@ -33,6 +33,33 @@ def heard(decoder: str, epoch: int, pipeline: str = "main") -> Incoming:
         pipeline=pipeline,
     )
     return Incoming(SUBJECTS.decoder_heartbeat(decoder), to_json(heartbeat))
+
+
+class Unconfirmed:
+    """A lease whose first write is taken and not confirmed."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease, self.read, self._failed = lease, lease.read, False
+
+    async def write(self, value: bytes, *, after: int) -> int:
+        revision = await self._lease.write(value, after=after)
+        if not self._failed:
+            self._failed = True
+            raise BrokerError("nobody has confirmed that")
+        return revision
+
+
+def test_a_write_of_the_lease_that_was_taken_unconfirmed_is_our_own() -> None:
+    async def main() -> None:
+        transport = MemoryTransport(MemoryBroker())
+        lease = Unconfirmed(await transport.lease(bucket="L", key="k"))
+        pipeline = Pipeline(transport, SUBJECTS, lease, Fleet(split="s", stages=1), decoder="me")
+        with pytest.raises(BrokerError):
+            await pipeline._raise_epoch()
+        await pipeline._own_lease()
+        assert await pipeline._raise_epoch() == 2
+
+    asyncio.run(main())
 
 
 def test_another_decoder_with_a_later_epoch_has_the_pipeline() -> None:

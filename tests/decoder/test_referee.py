@@ -4,13 +4,14 @@ import random
 
 import pytest
 
-from engine.decoder.referee import MODEL_WAYS, Referee
+from engine.decoder.referee import MODEL_WAYS, Referee, Way
 
 
 def serve(referee: Referee, speeds: tuple[float, ...], steps: int, *, running: int = 4, noise: float = 0.0) -> float:
     """Tokens per second of steps that take 1 s; `speeds`: tokens a step brings without drafts, steadily, by chance."""
-    brings = dict(zip(("none", "steady", "chance"), speeds, strict=False))
-    rng, tokens, seconds, flying = random.Random(steps), 0.0, 0.0, [referee.way(running)] * 2
+    ways: tuple[Way, ...] = ("none", "steady", "chance")
+    brings: dict[Way, float] = dict(zip(ways, speeds, strict=False))
+    rng, tokens, seconds, flying = random.Random(steps), 0.0, 0.0, [referee.way(running), referee.way(running)]
     for _ in range(steps):
         flying.append(referee.way(running))
         took = 1 + noise * rng.random()

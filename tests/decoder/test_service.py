@@ -12,6 +12,7 @@ from engine.contract.messages import Step, StepResult
 from engine.contract.prompt import FinalEvent, TokenEvent, decode_event
 from engine.decoder.fleet import Fleet
 from engine.decoder.pipeline import Pipeline as DecoderPipeline
+from engine.transport.durable import open_queue
 from engine.transport.memory import MemoryBroker, MemoryTransport
 from engine.wire.frame import decode
 from tests.decoder.local_pipeline import SUBJECTS, Pipeline, answer_to, pipeline
@@ -311,6 +312,61 @@ def test_a_killed_worker_is_replaced_and_no_answer_changes(index: int) -> None:
         await here.start_worker(index)
         assert_right(await asking, 40)
         assert here.decoders[0].replays >= 1
+
+    run(test, whole=False)
+
+
+def test_an_outage_longer_than_any_step_is_waited_for() -> None:
+    async def test(here: Pipeline) -> None:
+        asking = asyncio.create_task(ask_all(here, 40))
+        async with here.transport.subscribe(f"{SUBJECTS.root}.tokens.*") as inbox:
+            for _ in range(8):
+                await inbox.get()
+        here.outage()
+        while here.decoders[0].running:  # noqa: ASYNC110  until it has given up the steps that were out
+            await asyncio.sleep(0.01)
+        here.outage(over=True)
+        assert_right(await asking, 40)
+
+    run(test, step_timeout=0.1)
+
+
+def test_after_an_outage_steps_that_were_out_are_sent_again_at_once() -> None:
+    """A test that waits for the deadline of a step instead runs into its own."""
+
+    async def test(here: Pipeline) -> None:
+        lost = asyncio.Event()
+
+        def swallow_the_first(subject: str, data: bytes) -> list[bytes]:
+            if not subject.startswith(SUBJECTS.stage(0, 0).removesuffix("0")) or lost.is_set():
+                return [data]
+            lost.set()
+            return []
+
+        here.broker.intercept = swallow_the_first
+        asking = asyncio.create_task(here.client.complete(prompt="why", max_tokens=10))
+        await lost.wait()
+        here.outage()
+        here.outage(over=True)
+        assert (await asking).text == answer_to("why", 10)
+
+    run(test, step_timeout=100.0)
+
+
+@pytest.mark.parametrize("place", [0, 2, 4])
+def test_a_prompt_that_crashes_a_stage_is_refused_and_those_that_came_with_it_are_answered(place: int) -> None:
+    async def test(here: Pipeline) -> None:
+        await here.start(poison=ord("#"))
+        prompts = [f"prompt {number}" for number in range(4)]
+        asked = [here.client.complete(prompt=prompt, max_tokens=12) for prompt in prompts]
+        asked.insert(place, here.client.complete(prompt="this one # does it", max_tokens=12))
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        poison = answers.pop(place)
+        assert isinstance(poison, PromptError) and "lost 5 times in a row on this request" in str(poison)
+        assert [getattr(answer, "text", answer) for answer in answers] == [answer_to(p, 12) for p in prompts]
+        queue = await open_queue(here.transport, SUBJECTS)
+        [letter] = await queue.letters()
+        assert "this one # does it" in letter.data and "lost 5 times" in letter.reason
 
     run(test, whole=False)
 

@@ -1,7 +1,7 @@
 import pytest
 
 from engine.decoder.sequence import Sequence
-from engine.decoder.waiting import LEVEL_SECONDS, next_deadline, next_waiting, overdue
+from engine.decoder.waiting import LEVEL_SECONDS, SUSPECT_LOSSES, cleared, next_deadline, next_waiting, overdue
 from tests.decoder.fakes import sequence
 
 
@@ -43,6 +43,21 @@ def test_a_deadline_counts_until_the_answer_begins() -> None:
     assert overdue([late, begun, waiting("any"), waiting("soon", deadline=9.0)], 5.0) == [late]
     assert next_deadline([begun, waiting("any"), waiting("soon", deadline=9.0)]) == 9.0
     assert next_deadline([begun]) is None
+
+
+def lost(name: str, losses: int) -> Sequence:
+    one = waiting(name)
+    one.idle_losses = losses
+    return one
+
+
+def test_who_was_there_when_epochs_were_lost_runs_alone_until_its_next_token() -> None:
+    fresh, once, suspect, worse = (lost(str(n), n) for n in (0, 1, SUSPECT_LOSSES, SUSPECT_LOSSES + 1))
+    everybody = [worse, fresh, suspect, once]
+    assert cleared(everybody, []) == [fresh, suspect, once]
+    assert cleared(everybody, [lost("cleared", 0)]) == [fresh, suspect, once]
+    assert cleared(everybody, [lost("not yet", 1)]) == [fresh, once]
+    assert cleared(everybody, [lost("on trial", SUSPECT_LOSSES)]) == []
 
 
 def test_when_nobody_waits_there_is_nobody_to_name() -> None:

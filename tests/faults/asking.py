@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -19,6 +19,7 @@ TOKENS = 24
 HASTY = ("--grace", "0.1")  # a decoder that does not wait for its answers when told to stop
 BEFORE = 6  # events seen before something is done to the pipeline
 
+T = TypeVar("T")
 Answers = list[list[Event]]
 Disturb = Callable[[LocalPipeline], Awaitable[None]]
 
@@ -86,14 +87,23 @@ class Disturbed:
         return self._here
 
     @property
-    def calm(self) -> Answers:
-        """What undisturbed answers are."""
-        return self._calm
-
-    @property
     def url(self) -> str:
         """Of the broker."""
         return self._here.pipeline.url
+
+    @property
+    def pipeline(self) -> LocalPipeline:
+        """For those that replace its parts."""
+        return self._here.pipeline
+
+    @property
+    def calm(self) -> Answers:
+        """What is told of the four prompts when all is well."""
+        return self._calm
+
+    def do(self, work: Callable[[NatsTransport, Subjects], Awaitable[T]], *, seconds: float = 240) -> T:
+        """Something else with the same pipeline."""
+        return self._here.do(work, seconds=seconds)
 
     def by(self, disturb: Disturb, ask: Ask = answers) -> None:
         """Ask again, disturb it in mid-answer, and see the same events."""

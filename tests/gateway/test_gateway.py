@@ -171,6 +171,28 @@ def test_a_client_that_goes_away_ends_its_request(stream: bool) -> None:
     serve(test)
 
 
+def test_all_clients_that_go_away_at_once_leave_nothing_running() -> None:
+    """D22."""
+
+    async def test(served: Served) -> None:
+        fields = {**CHAT, "max_tokens": 190}
+        async with httpx.AsyncClient(base_url=served.url) as client:
+            posts = [client.post("/v1/chat/completions", json={**fields, "stream": i % 2 == 0}) for i in range(8)]
+            asking = [asyncio.create_task(post) for post in posts]
+            while served.here.decoders[-1].open_requests < len(asking):  # noqa: ASYNC110  nothing signals it
+                await asyncio.sleep(0)
+            for one in asking:
+                one.cancel()
+        await served.idle()
+        decoder = served.here.decoders[-1]
+        assert (decoder.running, decoder.open_requests) == (0, 0)
+        assert decoder._steps < 190  # type: ignore[reportPrivateUsage]
+        whole = await served.client().chat.completions.create(**CHAT)
+        assert whole.choices[0].message.content == answer_to("hello", 6)
+
+    serve(test)
+
+
 def test_a_full_house_is_429_and_says_when_to_come_again() -> None:
     async def test(served: Served) -> None:
         long = {**CHAT, "max_tokens": 190}

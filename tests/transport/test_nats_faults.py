@@ -1,6 +1,7 @@
 """What the adapter works around: each trap of nats-py or of TCP that was met, as a test on a real broker."""
 
 import asyncio
+import random
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -11,7 +12,7 @@ from engine.contract.errors import BrokerError
 from engine.local.broker import embedded_broker
 from engine.service import loop_factory
 from engine.transport.nats import NatsTransport, connect
-from engine.transport.nats_client import RepairedClient
+from engine.transport.nats_client import RepairedClient, whole
 from tests.transport.proxy import Proxy, proxy_to
 
 pytestmark = pytest.mark.broker
@@ -227,5 +228,50 @@ def test_an_outage_is_said_at_once_and_subscriptions_survive_it(run: Run, tmp_pa
                     assert (job.sequence, job.data) == (sequence, b"survives")
                     await transport.publish("a", b"x")
                     assert (await inbox.get()).data == b"x"
+
+    run(main)
+
+
+async def answers_when_cancelled() -> str:
+    """As `asyncio.wait_for` of Python 3.11 does when the answer has just come."""
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        return "an answer"
+    return ""
+
+
+def test_who_is_told_to_stop_stops_although_an_answer_comes_at_that_moment(run: Run) -> None:
+    async def main() -> None:
+        asking = asyncio.create_task(whole(answers_when_cancelled()))
+        await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    run(main)
+
+
+def test_who_takes_prompts_for_ever_stops_although_one_comes_at_that_moment(run: Run) -> None:
+    """A decoder told to stop went on taking prompts and never ended."""
+
+    async def main() -> None:
+        async with embedded_broker() as url, connect(url, name="one") as one, connect(url, name="two") as two:
+            names = {"stream": "Q", "subject": "q", "dead_stream": "D", "dead_subject": "d"}
+            mine, other = await one.work_queue(**names), await two.work_queue(**names)
+
+            async def take_for_ever() -> None:
+                while True:
+                    for job in await mine.take(2, timeout=20):
+                        await job.done()
+
+            for _ in range(40):
+                taking = asyncio.create_task(take_for_ever())
+                await other.put(b"x")
+                if random.random() < 0.5:  # the moment that matters is before or behind a round trip
+                    await other.depth()
+                taking.cancel()
+                done, _ = await asyncio.wait({taking}, timeout=2)
+                assert done
 
     run(main)
