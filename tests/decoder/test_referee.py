@@ -11,7 +11,8 @@ def serve(referee: Referee, speeds: tuple[float, ...], steps: int, *, running: i
     """Tokens per second of steps that take 1 s; `speeds`: tokens a step brings without drafts, steadily, by chance."""
     ways: tuple[Way, ...] = ("none", "steady", "chance")
     brings: dict[Way, float] = dict(zip(ways, speeds, strict=False))
-    rng, tokens, seconds, flying = random.Random(steps), 0.0, 0.0, [referee.way(running), referee.way(running)]
+    flying: list[Way] = [referee.way(running)] * 2
+    rng, tokens, seconds = random.Random(steps), 0.0, 0.0
     for _ in range(steps):
         flying.append(referee.way(running))
         took = 1 + noise * rng.random()
