@@ -81,6 +81,21 @@ class Subjects:
         """Name of the key-value bucket that holds the pipeline's lease."""
         return f"SHARDLINE_{self.deployment}_{self.model}_LEASE"
 
+    @property
+    def files(self) -> str:
+        """Manifests and chunks of files, captured by a JetStream stream (docs/decisions/0013)."""
+        return f"{self.root}.files"
+
+    @property
+    def files_stream(self) -> str:
+        """Name of the stream that keeps them."""
+        return f"SHARDLINE_{self.deployment}_{self.model}_FILES"
+
+    @staticmethod
+    def all_manifests(deployment: str) -> str:
+        """Manifests of all models that a deployment's broker keeps (a wildcard)."""
+        return f"shardline.{deployment}.*.files.manifest.*"
+
     def stage(self, index: StageIndex | int, incarnation: Incarnation | int) -> str:
         """Steps into one worker."""
         return f"{self.root}.stage.{index}.{incarnation}"
