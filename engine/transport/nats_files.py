@@ -29,7 +29,6 @@ from engine.transport.nats_jetstream import (
 
 CHUNK_SECONDS: Final = 30.0  # for one chunk to go and its answer to come, several others before it
 DIGEST: Final = "Shardline-Sha256"
-NOT_READY: Final = (NoStreamResponseError, ServiceUnavailableError)  # a broker that has just started
 T = TypeVar("T")
 
 
@@ -102,22 +101,25 @@ class NatsFileStore:
             return asking.result()
         except NotFoundError:
             raise
-        except NOT_READY as error:
-            raise ConnectionError("the broker does not have the stream at hand") from error
-        except APIError as error:
-            raise _refusal(error) from error
         except (NatsError, OSError) as error:
-            raise ConnectionError(str(error) or "no answer from the broker") from error
+            raise _as_ours(error) from error
         finally:
             for task in (asking, lost):
                 task.cancel()
             await asyncio.wait({asking, lost})
 
 
-def _refusal(error: APIError) -> BrokerError:
-    if error.err_code in (STREAM_FULL, *NO_ROOM):
-        return BrokerError(
-            f"the broker has no room for these files ({error.description}): raise max_file of its jetstream, "
-            "or remove models with 'shard-export remove'"
-        )
-    return BrokerError(f"the broker does not take or give these files: {error.description}")
+def _as_ours(error: Exception) -> Exception:
+    """BrokerError for what the broker refuses, ConnectionError for what may be tried again."""
+    match error:
+        case APIError(err_code=code) if code in (STREAM_FULL, *NO_ROOM):
+            return BrokerError(
+                f"the broker has no room for these files ({error.description}): raise max_file of its jetstream, "
+                "or remove models with 'shard-export remove'"
+            )
+        case NoStreamResponseError() | ServiceUnavailableError():
+            return ConnectionError("the broker does not have the stream at hand")  # it has just started
+        case APIError():
+            return BrokerError(f"the broker does not take or give these files: {error.description}")
+        case _:
+            return ConnectionError(str(error) or "no answer from the broker")

@@ -10,11 +10,13 @@ from typing import Any
 import orjson
 import pytest
 
+from engine.contract.errors import BrokerError
 from engine.distribution.models import existing_store
 from engine.distribution.pieces import Need
 from engine.distribution.pull import Target, pull
 from engine.distribution.push import push
 from engine.distribution.transfer import Mover
+from engine.local import broker as broker_module
 from engine.local.broker import embedded_broker
 from engine.transport.nats import NatsTransport, connect
 from tests.distribution.splits import WEIGHTS, files_in, make_split
@@ -73,6 +75,19 @@ def test_a_pull_goes_on_when_its_link_is_cut_and_fetches_nothing_twice(tmp_path:
             assert reconnects(transport) == 1
             assert mover.progress.moved == mover.progress.total
             assert files_in(folder) == files_in(tmp_path / "split")
+
+    run(test())
+
+
+def test_a_broker_without_room_says_so_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = broker_module._CONFIG.replace("max_file: 1GB", "max_file: 2MB")  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(broker_module, "_CONFIG", small)
+
+    async def test() -> None:
+        make_split(tmp_path / "split")
+        async with embedded_broker() as url, connect(url, name="test") as transport:
+            with pytest.raises(BrokerError, match=r"no room for these files .* raise max_file"):
+                await push(transport, "default", tmp_path / "split", Mover(say=print))
 
     run(test())
 
