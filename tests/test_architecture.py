@@ -32,11 +32,13 @@ LAYERS: dict[str, set[str]] = {  # package -> packages of ours it may import
         "stages",
     },
     "engine.local": {*BASIC, "engine.client", "engine.local.lock", "engine.local.folders"},
+    "engine.doctor": {*BASIC, "engine.local", "engine.local.folders", "stages"},
     "engine.dead_cli": {*BASIC, "engine.client"},
     "engine.cli": {
         *BASIC,
         "engine.client",
         "engine.dead_cli",
+        "engine.doctor",
         "engine.gateway.keys",
         "engine.local",
         "engine.monitoring.cli",

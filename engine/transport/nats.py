@@ -12,10 +12,12 @@ from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from engine.contract.errors import BrokerError, NoResponderError
+from engine.contract.facts import Broker
 from engine.transport.base import EventLog, FileStore, Incoming, Lease, WorkQueue
 from engine.transport.inbox import QueueInbox
 from engine.transport.nats_client import WATCH_SECONDS, Echo, Lifeline, RepairedClient, Watchdog
 from engine.transport.nats_connect import close_client, open_client
+from engine.transport.nats_facts import look_at_broker
 from engine.transport.nats_files import open_files, streams_of
 from engine.transport.nats_lease import open_lease
 from engine.transport.nats_log import open_log
@@ -124,6 +126,10 @@ class NatsTransport:
     async def streams_of(self, subject: str) -> list[str]:
         """See Transport."""
         return await streams_of(self._client, self._url, subject)
+
+    async def facts(self) -> Broker:
+        """What this connection shows of its broker. Raises BrokerError."""
+        return await look_at_broker(self._client, self._url, self.barrier)
 
     async def lease(self, *, bucket: str, key: str) -> Lease:
         """See Transport."""
