@@ -14,6 +14,7 @@ from engine.client.discover import reach
 from engine.contract.errors import ShardlineError, UsageError
 from engine.contract.prompt import FinalEvent, encode_event
 from engine.dead_cli import app as dead
+from engine.doctor.cli import doctor
 from engine.gateway.keys import new_key
 from engine.local.demo import PROMPTS, run_demo
 from engine.monitoring.cli import show
@@ -24,6 +25,7 @@ app = typer.Typer(
     add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="One language model, several machines."
 )
 app.add_typer(dead, name="dead")
+app.command()(doctor)
 Deployment = Annotated[str, typer.Option(help="As given to the stages and the decoder.")]
 
 

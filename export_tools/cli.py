@@ -12,6 +12,7 @@ from rich.table import Table
 
 from engine.contract.errors import ShardlineError, UsageError
 from engine.contract.probe import load_probe
+from engine.distribution.cli import pull, push, remove
 from engine.service import fail
 from export_tools.fleet import plan_fleet
 from export_tools.placement import Goal
@@ -169,6 +170,11 @@ def _draft(source: Path, target: Path, out: Path, name: str, head_tokens: int | 
     options = DraftOptions(target=target, out=out, name=name, head_tokens=head_tokens, force=force)
     manifest = prepare_draft(source, options, lambda line: say(line, highlight=False))
     print(f"{out}: {manifest.slug}, drafts for {target}")
+
+
+app.command()(push)
+app.command()(pull)
+app.command()(remove)
 
 
 @app.command()

@@ -13,7 +13,9 @@ import typer
 from engine.contract.control import MAIN_PIPELINE
 from engine.contract.errors import BrokerError
 from engine.contract.manifest import Manifest, load_manifest
-from engine.options import DEFAULT_NATS, Cores, Deployment, Device, JsonLogs, Nats, Pipeline, Threads
+from engine.distribution.models import Source, split_folder
+from engine.distribution.pieces import Need
+from engine.options import DEFAULT_NATS, Cores, Deployment, Device, JsonLogs, LimitRate, Nats, Pipeline, Pull, Threads
 from engine.service import configure_logging, run_process, serve
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
@@ -58,7 +60,12 @@ class ProfileName(StrEnum):
 @app.command()
 def run(
     index: Annotated[int, typer.Option(help="Which stage, from 0.")],
-    shards: Annotated[Path, typer.Option(help="Folder written by shard-export split.")],
+    shards: Annotated[
+        Path | None, typer.Option(help="Folder written by shard-export split; with --pull the one to fill.")
+    ] = None,
+    pull: Pull = False,
+    model: Annotated[str, typer.Option(help="With --pull: slug; found by itself when there is only one.")] = "",
+    limit_rate: LimitRate = "0",
     nats: Nats = DEFAULT_NATS,
     deployment: Deployment = "default",
     pipeline: Pipeline = MAIN_PIPELINE,
@@ -95,36 +102,38 @@ def run(
     name: Annotated[str, typer.Option(help="With --probe: the name of this worker in plans, else the host's.")] = "",
 ) -> None:
     """Serve one shard: compute its steps in order and send them on. SIGTERM drains."""
-    run_process(
-        lambda: (functools.partial(probe_stage, name=name) if probe else serve_stage)(
-            StageConfig(
-                index=index,
-                shards=shards,
-                nats=nats,
-                deployment=deployment,
-                runner=RunnerOptions(
-                    kind=runner.value,
-                    profile=profile.value,
-                    device=device,
-                    threads=threads,
-                    kv_bytes=parse_kv_memory(kv_memory),
-                    kv_precision=None if kv_precision is None else kv_precision.value,
-                    slots=slots,
-                    cache=cache,
-                ),
-                cores=parse_cores(cores),
-                pipeline=pipeline,
-                standby=standby,
-                grace=grace,
-                giving_way=YieldPolicy(
-                    cpu=yield_cpu / 100, battery=yield_battery / 100, after=yield_after, back=yield_back
-                )
-                if give_way
-                else None,
-                json_logs=json_logs,
-            )
-        )
+    source = Source(nats=nats, deployment=deployment, model=model, limit_rate=limit_rate) if pull else None
+    config_of = functools.partial(
+        StageConfig,
+        index=index,
+        nats=nats,
+        deployment=deployment,
+        runner=RunnerOptions(
+            kind=runner.value,
+            profile=profile.value,
+            device=device,
+            threads=threads,
+            kv_bytes=parse_kv_memory(kv_memory),
+            kv_precision=None if kv_precision is None else kv_precision.value,
+            slots=slots,
+            cache=cache,
+        ),
+        cores=parse_cores(cores),
+        pipeline=pipeline,
+        standby=standby,
+        grace=grace,
+        giving_way=YieldPolicy(cpu=yield_cpu / 100, battery=yield_battery / 100, after=yield_after, back=yield_back)
+        if give_way
+        else None,
+        json_logs=json_logs,
     )
+
+    async def start() -> None:
+        configure_logging(json=json_logs)
+        config = config_of(shards=await split_folder(shards, source, Need(stages=(index,))))
+        await (probe_stage(config, name=name) if probe else serve_stage(config))
+
+    run_process(start)
 
 
 async def serve_stage(config: StageConfig) -> None:

@@ -3,14 +3,12 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from engine.contract.errors import UsageError
+from engine.contract.sizes import parse_size
 from stages.memory import AUTO, KvShare
 from stages.owner import YieldPolicy
 from stages.settings import RunnerOptions
-
-_UNITS: Final = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +51,6 @@ def parse_kv_memory(text: str) -> int | KvShare:
             raise UsageError(f"{text!r} is not a share of memory: write it from 1% to 100%")
         return KvShare(float(found[1]) / 100)
     return parse_size(text)
-
-
-def parse_size(text: str) -> int:
-    """Bytes from e.g. "512MiB", "2GiB" or "1000000". Raises UsageError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]i?B)?", text.strip())
-    if found is None:
-        raise UsageError(f"{text!r} is not a size: write it like 512MiB or 2GiB")
-    return int(float(found[1]) * _UNITS[found[2] or ""])
 
 
 def parse_cores(text: str) -> tuple[int, ...]:

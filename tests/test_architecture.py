@@ -14,6 +14,9 @@ LAYERS: dict[str, set[str]] = {  # package -> packages of ours it may import
     "engine.options": set(),
     "engine.service": {"engine.contract"},
     "engine.client": {"engine.contract", "engine.transport"},
+    "engine.local.lock": {"engine.contract"},
+    "engine.local.folders": set(),
+    "engine.distribution": {*BASIC, "engine.local.lock", "engine.local.folders"},
     "engine.gateway": {*BASIC, "engine.client", "engine.gateway.errors", "engine.gateway.keys"},
     "engine.gateway.keys": {"engine.contract", "engine.gateway.errors"},  # `shardline api-key` needs no web server
     "engine.gateway.errors": {"engine.contract"},
@@ -21,20 +24,35 @@ LAYERS: dict[str, set[str]] = {  # package -> packages of ours it may import
     "engine.monitoring.cli": {*BASIC, "engine.client"},
     "engine.decoder.tokenizer": {"engine.contract"},  # by itself, so that the exporter can compare vocabularies
     "engine.decoder": {*BASIC, "engine.decoder.tokenizer", "engine.kv"},
-    "engine.decoder.cli": {*BASIC, "engine.decoder", "engine.decoder.tokenizer", "stages"},  # a draft model of its own
-    "engine.local": {*BASIC, "engine.client"},
+    "engine.decoder.cli": {  # a draft model of its own
+        *BASIC,
+        "engine.decoder",
+        "engine.decoder.tokenizer",
+        "engine.distribution",
+        "stages",
+    },
+    "engine.local": {*BASIC, "engine.client", "engine.local.lock", "engine.local.folders"},
+    "engine.doctor": {*BASIC, "engine.local", "engine.local.folders", "stages"},
     "engine.dead_cli": {*BASIC, "engine.client"},
     "engine.cli": {
         *BASIC,
         "engine.client",
         "engine.dead_cli",
+        "engine.doctor",
         "engine.gateway.keys",
         "engine.local",
         "engine.monitoring.cli",
     },
     "export_tools.passes": {"engine.contract"},
-    "stages": {*BASIC, "engine.kv", "export_tools.passes"},
-    "export_tools": {"engine.contract", "engine.decoder.tokenizer", "engine.service", "export_tools.passes", "stages"},
+    "stages": {*BASIC, "engine.distribution", "engine.kv", "export_tools.passes"},
+    "export_tools": {
+        "engine.contract",
+        "engine.decoder.tokenizer",
+        "engine.distribution",
+        "engine.service",
+        "export_tools.passes",
+        "stages",
+    },
 }
 LIBRARIES: dict[str, set[str]] = {  # library -> where it may be imported
     "nats": {"engine.transport"},

@@ -5,6 +5,8 @@ ShardlineError
   ManifestError              shards missing, altered, foreign     -> the command prints it and exits 1
   CutError                   this graph cannot be cut             -> shard-export prints it and exits 1
   DeviceError                OpenVINO refused to load or compile  -> stage-run prints it and exits 1
+  TransferError              files could not be sent or fetched   -> the command prints it and exits 1
+    NotPushedError           the broker has no such model yet     -> stage-run and decoder-run wait for it
   BrokerError                broker missing or unfit              -> the command prints it and exits 1
     NoResponderError         nobody subscribes to a subject       -> the caller decides
     LeaseLostError           another decoder owns the pipeline    -> decoder-run stops serving
@@ -69,6 +71,14 @@ class CutError(ShardlineError):
 
 class DeviceError(ShardlineError):
     """OpenVINO could not load, compile or run a shard on the device."""
+
+
+class TransferError(ShardlineError):
+    """Files of a split could not be sent to the broker or fetched from it."""
+
+
+class NotPushedError(TransferError):
+    """The broker has no such model, or not yet."""
 
 
 class BrokerError(ShardlineError):

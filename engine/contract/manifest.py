@@ -1,6 +1,7 @@
 """What a split is made of: the manifest beside the shards, and how it is read and checked."""
 
 import hashlib
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -13,6 +14,8 @@ from engine.contract.reading import read
 SCHEMA: Final = 1
 MANIFEST_NAME: Final = "manifest.json"
 HEAD_TOKENS: Final = "head_tokens.npy"  # int32 ids: beside a draft's shard, the token of each row of its head
+_PART: Final = re.compile(r"[^/\\:\0]+")  # of a path
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +79,21 @@ def load_manifest(folder: Path) -> Manifest:
     """Read and check the manifest of a split. Raises ManifestError."""
     path = folder / MANIFEST_NAME
     try:
-        fields: dict[str, Any] = orjson.loads(path.read_bytes())
+        data = path.read_bytes()
     except FileNotFoundError as error:
         raise ManifestError(
             f"no {MANIFEST_NAME} in {folder}: run 'shard-export split … --out {folder}' first"
         ) from error
-    except (OSError, orjson.JSONDecodeError) as error:
+    except OSError as error:
+        raise ManifestError(f"{path} cannot be read: {error}") from error
+    return parse_manifest(data, str(path))
+
+
+def parse_manifest(data: bytes, path: str) -> Manifest:
+    """A manifest from its bytes, which came from `path`. Raises ManifestError."""
+    try:
+        fields: dict[str, Any] = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
         raise ManifestError(f"{path} cannot be read: {error}") from error
     schema = fields.get("schema") if isinstance(fields, dict) else None  # type: ignore[reportUnnecessaryIsInstance]
     if schema != SCHEMA:
@@ -90,9 +102,29 @@ def load_manifest(folder: Path) -> Manifest:
             "install the shardline that made it, or split again"
         )
     try:
-        return read(Manifest, fields, exactly=True)
+        manifest = read(Manifest, fields, exactly=True)
     except TypeError as error:
         raise ManifestError(f"{path} is not a manifest: {error}") from error
+    for stage in manifest.stages:
+        if stage.model not in {"", *(entry.path for entry in stage.files)}:
+            raise ManifestError(f"{path} names the shard {stage.model!r} without a digest: it is not used")
+    for entry in all_files(manifest):
+        _check_entry(entry, path)
+    return manifest
+
+
+def all_files(manifest: Manifest) -> tuple[FileDigest, ...]:
+    """The files of every stage, then those of the tokenizer."""
+    return tuple(entry for stage in manifest.stages for entry in stage.files) + manifest.tokenizer_files
+
+
+def _check_entry(entry: FileDigest, path: str) -> None:
+    """A manifest may come from anywhere: it names nothing outside its folder."""
+    parts = entry.path.split("/")
+    if not all(_PART.fullmatch(part) for part in parts) or {".", ".."} & set(parts):
+        raise ManifestError(f"{path} names the file {entry.path!r}, which is not inside the split: it is not used")
+    if not _SHA256.fullmatch(entry.sha256) or entry.bytes < 0:
+        raise ManifestError(f"{path} has no sha256 and size of {entry.path}: it is not used")
 
 
 def digest_file(root: Path, path: Path) -> FileDigest:

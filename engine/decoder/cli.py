@@ -1,9 +1,11 @@
 """`decoder-run`: the decoder of one pipeline."""
 
 import asyncio
+import functools
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -15,18 +17,29 @@ from engine.decoder.constraint import ConstraintCompiler
 from engine.decoder.drafters import Drafter, Proposer, RemoteDrafter, ThreadDrafter
 from engine.decoder.service import DecoderService
 from engine.decoder.tokenizer import load_tokenizer
-from engine.options import DEFAULT_NATS, Deployment, JsonLogs, Nats, Pipeline
+from engine.distribution.models import Source, split_folder
+from engine.distribution.pieces import Need
+from engine.options import DEFAULT_NATS, Deployment, JsonLogs, LimitRate, Nats, Pipeline, Pull
 from engine.service import configure_logging, run_process, serve
 from engine.transport.base import Transport
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
 
+NO_MODEL: Final = ("none", "lookup", "remote")  # drafts that need none here
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
 def run(
-    shards: Annotated[Path, typer.Option(help="Folder written by shard-export split (manifest and tokenizer).")],
+    shards: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder written by shard-export split (manifest and tokenizer); with --pull the one to fill."
+        ),
+    ] = None,
+    pull: Pull = False,
+    model: Annotated[str, typer.Option(help="With --pull: slug; found by itself when there is only one.")] = "",
+    limit_rate: LimitRate = "0",
     nats: Nats = DEFAULT_NATS,
     deployment: Deployment = "default",
     pipeline: Pipeline = MAIN_PIPELINE,
@@ -38,14 +51,17 @@ def run(
     default_max_tokens: Annotated[int, typer.Option(min=1, help="When a prompt does not say.")] = 512,
     max_deliveries: Annotated[int, typer.Option(min=1, help="Then a prompt becomes a dead letter.")] = 5,
     step_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds; a step is never lost sooner.")] = 5.0,
-    draft: Annotated[str, typer.Option(help="Draft model: its folder, remote (draft-run), lookup or none.")] = "lookup",
+    draft: Annotated[
+        str, typer.Option(help="Draft model: its folder (its slug, with --pull), remote (draft-run), lookup or none.")
+    ] = "lookup",
     draft_tokens: Annotated[int | None, typer.Option(min=0, max=16, help="Always that many drafts.")] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to finish answers after SIGTERM.")] = 30.0,
     json_logs: JsonLogs = False,
 ) -> None:
     """Serve one pipeline: take prompts, keep steps in flight, send answers. SIGTERM drains."""
-    config = DecoderConfig(
-        shards=shards,
+    source = Source(nats=nats, deployment=deployment, model=model, limit_rate=limit_rate) if pull else None
+    config_of = functools.partial(
+        DecoderConfig,
         nats=nats,
         deployment=deployment,
         pipeline=pipeline,
@@ -57,12 +73,24 @@ def run(
         default_max_tokens=default_max_tokens,
         max_deliveries=max_deliveries,
         step_timeout=step_timeout,
-        draft=draft,
         draft_tokens=draft_tokens,
         grace=grace,
         json_logs=json_logs,
     )
-    run_process(lambda: serve_decoder(config))
+
+    async def start() -> None:
+        configure_logging(json=json_logs)
+        folder = await split_folder(shards, source, Need(tokenizer=True))
+        await serve_decoder(config_of(shards=folder, draft=await draft_folder(draft, source)))
+
+    run_process(start)
+
+
+async def draft_folder(draft: str, source: Source | None) -> str:
+    """What --draft means: a folder that is not there is, with --pull, the slug of a draft model on the broker."""
+    if source is None or draft in NO_MODEL or Path(draft).is_dir():
+        return draft
+    return str(await split_folder(None, replace(source, model=draft), Need(stages=(0,))))
 
 
 async def serve_decoder(config: DecoderConfig) -> None:
@@ -104,7 +132,7 @@ def sources_of(draft: str) -> tuple[str, ...]:
 
 def load_proposer(draft: str, manifest: Manifest) -> Proposer | None:
     """The draft model of a folder, loaded; None for other drafts. Blocks. Raises ManifestError, DeviceError."""
-    if draft in ("none", "lookup", "remote"):
+    if draft in NO_MODEL:
         return None
     from stages.draft_load import load_draft  # noqa: PLC0415  loads OpenVINO
 

@@ -12,16 +12,26 @@ LOCK_NAME: Final = ".lock"
 
 
 @contextmanager
+def lock_if_free(folder: Path) -> Generator[bool]:
+    """Hold the folder if nobody else does, and say so; it is free again however this process ends."""
+    with (folder / LOCK_NAME).open("ab") as file:
+        try:
+            _lock(file)
+        except OSError:
+            yield False
+        else:
+            yield True
+
+
+@contextmanager
 def locked(folder: Path) -> Generator[None]:
     """Hold the folder; it is free again when the context is left or the process ends, however that happens.
 
     Raises BrokerError when somebody else holds it.
     """
-    with (folder / LOCK_NAME).open("ab") as file:
-        try:
-            _lock(file)
-        except OSError as error:
-            raise BrokerError(f"another broker uses {folder}: stop it, or choose another folder") from error
+    with lock_if_free(folder) as held:
+        if not held:
+            raise BrokerError(f"another broker uses {folder}: stop it, or choose another folder")
         yield
 
 

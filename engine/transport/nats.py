@@ -12,10 +12,13 @@ from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from engine.contract.errors import BrokerError, NoResponderError
-from engine.transport.base import EventLog, Incoming, Lease, WorkQueue
+from engine.contract.facts import Broker
+from engine.transport.base import EventLog, FileStore, Incoming, Lease, WorkQueue
 from engine.transport.inbox import QueueInbox
 from engine.transport.nats_client import WATCH_SECONDS, Echo, Lifeline, RepairedClient, Watchdog, whole
 from engine.transport.nats_connect import close_client, open_client
+from engine.transport.nats_facts import look_at_broker
+from engine.transport.nats_files import open_files, streams_of
 from engine.transport.nats_lease import open_lease
 from engine.transport.nats_log import open_log
 from engine.transport.nats_queue import open_queue
@@ -126,6 +129,18 @@ class NatsTransport:
     async def event_log(self, *, stream: str, subject: str, shown: str, writer: str = "") -> EventLog:
         """See Transport."""
         return await open_log(self._client, self._url, stream=stream, subject=subject, shown=shown, writer=writer)
+
+    async def file_store(self, *, stream: str, subject: str, create: bool) -> FileStore | None:
+        """See Transport."""
+        return await open_files(self._client, self._url, stream=stream, subject=subject, create=create)
+
+    async def streams_of(self, subject: str) -> list[str]:
+        """See Transport."""
+        return await streams_of(self._client, self._url, subject)
+
+    async def facts(self) -> Broker:
+        """What this connection shows of its broker. Raises BrokerError."""
+        return await look_at_broker(self._client, self._url, self.barrier)
 
     async def lease(self, *, bucket: str, key: str) -> Lease:
         """See Transport."""

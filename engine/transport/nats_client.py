@@ -40,6 +40,7 @@ class RepairedClient(Client):
         super().__init__()
         self.online = asyncio.Event()  # set while connected
         self.inboxes: set[QueueInbox] = set()  # to be woken when the link was made anew
+        self.offline = asyncio.Event()  # set while reconnecting
 
     def abort(self) -> None:
         """Cut the socket; whoever reads from it or waits for it to close goes on at once."""
@@ -85,10 +86,12 @@ class RepairedClient(Client):
 
     async def _attempt_reconnect(self) -> None:
         self.online.clear()
+        self.offline.set()
         self.abort()
         self.forget_pending()
         await super()._attempt_reconnect()
         if self.is_connected:
+            self.offline.clear()
             self.online.set()
             for inbox in self.inboxes:
                 inbox.wake()

@@ -89,6 +89,21 @@ class Subjects:
             raise UsageError(f"pipeline {pipeline!r} must be 1 to 64 of A-Z a-z 0-9 _ -")
         return "pipeline" if pipeline == MAIN_PIPELINE else f"pipeline.{pipeline}"
 
+    @property
+    def files(self) -> str:
+        """Manifests and chunks of files, captured by a JetStream stream (docs/decisions/0013)."""
+        return f"{self.root}.files"
+
+    @property
+    def files_stream(self) -> str:
+        """Name of the stream that keeps them."""
+        return f"SHARDLINE_{self.deployment}_{self.model}_FILES"
+
+    @staticmethod
+    def all_manifests(deployment: str) -> str:
+        """Manifests of all models that a deployment's broker keeps (a wildcard)."""
+        return f"shardline.{deployment}.*.files.manifest.*"
+
     def stage(self, index: StageIndex | int, incarnation: Incarnation | int) -> str:
         """Steps into one worker."""
         return f"{self.root}.stage.{index}.{incarnation}"
