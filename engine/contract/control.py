@@ -72,6 +72,7 @@ class StageHeartbeat:
     steps: int
     refused: int
     memory_mb: float
+    window: int = 0  # tokens of a sequence that its slot keeps, once there are more; 0: all
     kv_precision: str = ""  # of the cache; "" from a worker that does not say
     dynamic_quantization: bool = True  # of activations, where the CPU has instructions for it
     equalities: dict[str, bool] = field(default_factory=dict[str, bool])

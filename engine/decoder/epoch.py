@@ -52,6 +52,7 @@ def capacity_of(route: Route, manifest: Manifest, max_payload: int, config: Deco
         stages=len(route.chain),
         adaptive=not config.steps_in_flight,
         stateful=any(h.slots for h in route.chain),
+        window=min((h.window for h in route.chain if h.window), default=0),
     )
 
 
