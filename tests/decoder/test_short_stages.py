@@ -46,7 +46,7 @@ def test_an_answer_ends_where_the_stages_end() -> None:
 @pytest.mark.pipelines
 def test_a_prompt_longer_than_the_stages_take_is_refused_with_what_they_take() -> None:
     async def test(here: Pipeline) -> None:
-        with pytest.raises(PromptError, match="200 tokens; with room for more the stages .* take 199"):
+        with pytest.raises(PromptError, match=r"200 tokens; with room for more the stages .* take 199"):
             await here.client.complete(prompt="x" * 200, max_tokens=1)
         assert (await here.client.complete(prompt="x" * 199, max_tokens=9)).usage.completion_tokens == 1
 

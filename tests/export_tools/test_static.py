@@ -74,7 +74,7 @@ def test_the_mask_of_the_real_model_is_a_plain_one(shards: Shards) -> None:
 
 def test_a_mask_that_weighs_distance_is_refused(changed: Callable[..., ov.Model]) -> None:
     model = changed(lambda mask: op.add(mask, op.constant(-0.25, ov.Type.f32)).output(0))
-    with pytest.raises(CutError, match="the mask of attention .* says more than what came before"):
+    with pytest.raises(CutError, match=r"the mask of attention .* says more than what came before"):
         to_static(model, static_shapes(LIMITS, kv="f32")[0], last=True)
 
 
