@@ -20,6 +20,7 @@ from export_tools.passes.shapes import HIDDEN_INPUT, mend_broadcasts
 MASK_INPUT: Final = 3  # of the attention operation
 NEW: Final = 3  # tokens of the sample
 CLOSED: Final = -1e4  # whatever is added to a score and is less than that closes a column
+_COUNTING: Final = ("Range", "CumSum")
 _MIXING: Final = ("If", "Loop", "TopK", "CumSum", "ScatterUpdate")
 
 
@@ -43,10 +44,16 @@ def check_causal(model: ov.Model, context: int) -> None:
 
 
 def check_positions(model: ov.Model) -> None:
-    """No value is made of several tokens' positions: a neighbour would change it. Raises CutError."""
+    """No value is made of several tokens' positions: a neighbour would change it. Raises CutError.
+
+    Must run once the masks are replaced: these count positions too.
+    """
     positions = find_input(model, "position_ids")
     if positions is None:
-        raise CutError("the model has no input 'position_ids': it cannot be told where a packed token stands")
+        counted = any(kind(node) in _COUNTING for node in ancestors([*model.get_results(), *model.get_sinks()]))
+        if counted or find_input(model, HIDDEN_INPUT) is None:
+            raise CutError("the model has no input 'position_ids': it cannot be told where a packed token stands")
+        return  # a later stage of a model that adds positions to its embedding
     texts = [node for node in (find_input(model, "input_ids", HIDDEN_INPUT),) if node is not None]
     caches = [node for node in model.get_ops() if kind(node) == "ReadValue"]
     behind = _descendants([*texts, *caches])

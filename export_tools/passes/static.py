@@ -59,7 +59,6 @@ def to_static(model: ov.Model, shape: StaticShape, *, last: bool) -> ov.Model:
     are to be: compressing changes shapes back. Raises CutError that names what keeps the shard from being static.
     """
     check_causal(model, shape.context)
-    check_positions(model)
     mend_broadcasts(model)
     if last and shape.picked:
         pick_before_head(model, axis=1)
@@ -67,6 +66,7 @@ def to_static(model: ov.Model, shape: StaticShape, *, last: bool) -> ov.Model:
     for node in model.get_ops():
         if kind(node) == ATTENTION:
             node.input(MASK_INPUT).replace_source_output(mask.output(0))
+    check_positions(model)
     results = [*model.get_results(), *_caches_to_ports(model, shape)]
     inputs = [node for node in ancestors(results) if kind(node) == "Parameter"]
     static = ov.Model(results, inputs, model.get_friendly_name())  # pyright: ignore[reportGeneralTypeIssues]

@@ -47,6 +47,7 @@ def run(shards: Path, kind: Any) -> tuple[Sequence[np.ndarray], list[list[int]]]
         "qwen3",
         "qwen3-yarn",
         "phi3",
+        "gpt2",
         "olmo2",
         "granite",
     ],
