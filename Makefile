@@ -80,6 +80,7 @@ bench: $(DEV)
 	$(BIN)/python -m bench.sampling
 	$(BIN)/python -m bench.constraint
 	$(BIN)/python -m bench.kv_precision
+	$(BIN)/python -m bench.static_slots
 
 clean:
 	rm -rf $(VENV) $(EXPORT_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -15,12 +15,14 @@ import openvino as ov
 
 from engine.contract.errors import CutError, UsageError
 from engine.contract.manifest import SCHEMA, Manifest, StageManifest, digest_file
+from engine.contract.static import StaticLimits
 from export_tools.compress import AS_THEY_ARE, WeightOptions, compress_source
 from export_tools.passes.beam_gather import inject_beam_gather, remove_beam_gather
 from export_tools.passes.boundaries import find_boundaries
 from export_tools.passes.cut import cut
 from export_tools.passes.graph import kind
 from export_tools.passes.head import find_head
+from export_tools.passes.static import static_shapes, to_static
 from export_tools.plan import Weights, even_plan, explicit_plan
 from export_tools.sources.source import Source
 from export_tools.weigh import weigh
@@ -40,6 +42,7 @@ class SplitOptions:
     beam_gather: bool = True
     weights: WeightOptions = AS_THEY_ARE
     force: bool = False
+    static: StaticLimits | None = None  # for the static runner too
 
     def check_target(self) -> None:
         """Raise UsageError when the target is there and may not be replaced; before any work is done."""
@@ -50,6 +53,8 @@ class SplitOptions:
 def split(source: Source, options: SplitOptions, say: Say) -> Manifest:
     """Write the split to `options.out`, all of it or nothing. Raises UsageError, CutError."""
     options.check_target()
+    if options.static:
+        options.static.check(source.context_length)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     core = ov.Core()
     with tempfile.TemporaryDirectory(
@@ -66,6 +71,8 @@ def split(source: Source, options: SplitOptions, say: Say) -> Manifest:
         stages = []
         for index, (first, last) in enumerate(plan):
             stages.append(_write_stage(core, source, folder, index, first, last, options.beam_gather))
+            if options.static:
+                _check_static(core, folder / stages[-1].model, options.static, last=last == plan[-1][1])
             size = stages[-1].weight_bytes / 2**20
             say(f"stage {index}: layers [{first}, {last}), {size:.0f} MiB")
         manifest = replace(
@@ -112,6 +119,12 @@ def _write_stage(
     )
 
 
+def _check_static(core: ov.Core, path: Path, limits: StaticLimits, *, last: bool) -> None:
+    """The shard as it was written, weights compressed, takes its fixed shapes. Raises CutError."""
+    for shape in static_shapes(limits, kv="f32"):
+        to_static(core.read_model(path), shape, last=last)
+
+
 def _manifest(
     whole: ov.Model, source: Source, folder: Path, stages: tuple[StageManifest, ...], options: SplitOptions
 ) -> Manifest:
@@ -141,6 +154,7 @@ def _manifest(
         eos_ids=source.eos_ids,
         bos_id=source.bos_id,
         generation_defaults=source.generation_defaults,
+        static=options.static,
         versions={"openvino": ov.__version__, "shardline": version("shardline")},
     )
 

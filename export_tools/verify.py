@@ -46,7 +46,7 @@ class Report:
     @property
     def good(self) -> bool:
         """Whether the split may serve: same tokens, and every attention as fast as it should be."""
-        return self.tokens_equal and self.fused == self.layers
+        return self.tokens_equal and (self.runner == "static" or self.fused == self.layers)  # nothing to fuse there
 
     def as_dict(self) -> dict[str, Any]:
         """For scripts."""
@@ -81,16 +81,23 @@ def _whole(folder: Path, manifest: Manifest, against: Path | None, target: Path)
 
 
 def compare(folder: Path, whole: Path, manifest: Manifest, options: RunnerOptions) -> Report:
-    """The chain in `folder` against the one-stage split in `whole`, on the same runner and settings."""
-    prompts = [tokenize(folder, manifest, text) for text in TEXTS]
-    with Chain.open(whole, options) as reference:
+    """The chain in `folder` against the one-stage split in `whole`, on the same runner and settings.
+
+    Static shards are compared with the stateful whole, as far as their slots and context go.
+    """
+    prompts, count = [tokenize(folder, manifest, text) for text in TEXTS], GREEDY_TOKENS
+    against = options
+    if options.kind == "static" and (limits := manifest.static):
+        against, count = replace(options, kind="stateful"), min(count, limits.context // 2)
+        prompts = [prompt[: limits.context - count] for prompt in prompts[: limits.slots]]
+    with Chain.open(whole, against) as reference:
         expected = [_logits(reference, prompt) for prompt in prompts]
         least = reference.runners[0].capabilities.min_row_tokens
-        tokens = generate(reference, prompts, GREEDY_TOKENS, min_row_tokens=least)
+        tokens = generate(reference, prompts, count, min_row_tokens=least)
         whole_operations = _kinds(reference)
     with Chain.open(folder, options) as chain:
         found = [_logits(chain, prompt) for prompt in prompts]
-        same = generate(chain, prompts, GREEDY_TOKENS, min_row_tokens=least) == tokens
+        same = generate(chain, prompts, count, min_row_tokens=least) == tokens
         operations = _kinds(chain)
         fused = tuple(max(f.fused, f.paged) for f in map(_fusion, chain.runners))
     return Report(
@@ -100,7 +107,7 @@ def compare(folder: Path, whole: Path, manifest: Manifest, options: RunnerOption
         positions=sum(len(prompt) for prompt in prompts),
         largest_difference=max(float(np.abs(a - b).max()) for a, b in zip(expected, found, strict=True)),
         tokens_equal=same,
-        greedy_tokens=GREEDY_TOKENS * len(prompts),
+        greedy_tokens=count * len(prompts),
         fused=fused,
         layers=tuple(stage.last_layer - stage.first_layer for stage in manifest.stages),
         operations_equal=operations == whole_operations,

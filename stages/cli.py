@@ -41,6 +41,7 @@ class RunnerName(StrEnum):
 
     paged = "paged"
     stateful = "stateful"
+    static = "static"
 
 
 class KvPrecisionName(StrEnum):

@@ -66,6 +66,7 @@ def heartbeat(
         min_row_tokens=can.min_row_tokens,
         max_step_tokens=can.max_step_tokens,
         context_length=can.context_length,
+        window=can.window,
         waiting=work.inbox.waiting + work.pump.waiting if work else 0,
         oldest_ms=(now - oldest) * 1e3 if oldest is not None else 0.0,
         busy_share=load.busy_share(now),

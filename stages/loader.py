@@ -6,10 +6,12 @@ from pathlib import Path
 
 import openvino as ov
 
-from engine.contract.errors import CutError, DeviceError, UsageError
+from engine.contract.errors import CutError, DeviceError, ManifestError, UsageError
 from engine.contract.manifest import Manifest, StageManifest, check_files, stage_manifest
+from engine.contract.static import StaticLimits
 from export_tools.passes.head import pick_before_head
 from export_tools.passes.paged import to_paged
+from export_tools.passes.static import static_shapes, to_static
 from export_tools.passes.window import has_window
 from stages.checks import ShardShape
 from stages.memory import KvShare, measure_memory, pool_bytes
@@ -18,6 +20,9 @@ from stages.paged import PagedRunner, block_of
 from stages.settings import MIB, RunnerOptions, compile_properties, max_step_tokens, min_row_tokens
 from stages.slot import NO_SPARE
 from stages.stateful import StatefulRunner, sequence_axes
+from stages.static import StaticRunner
+
+AnyRunner = PagedRunner | StatefulRunner | StaticRunner
 
 
 def check_shard(folder: Path, manifest: Manifest, index: int) -> StageManifest:
@@ -37,13 +42,13 @@ def shard_shape(manifest: Manifest, index: int) -> ShardShape:
     )
 
 
-def load_runner(folder: Path, manifest: Manifest, index: int, options: RunnerOptions) -> PagedRunner | StatefulRunner:
+def load_runner(folder: Path, manifest: Manifest, index: int, options: RunnerOptions) -> AnyRunner:
     """A runner for one stage of a split whose files have been checked.
 
     Raises ManifestError, CutError, UsageError for an unknown device, DeviceError when it cannot be loaded.
     """
     stage = stage_manifest(manifest, index)
-    _check_memory(stage, options)
+    _check_memory(stage, manifest, options)
     shape = shard_shape(manifest, index)
     doing = f"cannot load stage {index} on {options.device}"
     with device_errors(doing):
@@ -55,10 +60,12 @@ def load_runner(folder: Path, manifest: Manifest, index: int, options: RunnerOpt
 
 def make_runner(
     core: ov.Core, model: ov.Model, shape: ShardShape, manifest: Manifest, options: RunnerOptions, doing: str
-) -> PagedRunner | StatefulRunner:
+) -> AnyRunner:
     """A runner for a shard as it was read, or for part of one. Changes `model`. Raises CutError, DeviceError."""
     if options.kind == "paged":
         return _paged(core, model, shape, manifest, options, doing)
+    if options.kind == "static":
+        return _static(core, model, shape, manifest, options, doing)
     return _stateful(core, model, shape, manifest, options, doing)
 
 
@@ -104,6 +111,31 @@ def _stateful(
     )
 
 
+def _static(
+    core: ov.Core, model: ov.Model, shape: ShardShape, manifest: Manifest, options: RunnerOptions, doing: str
+) -> StaticRunner:
+    limits = _static_limits(manifest)
+    shapes = static_shapes(limits, kv=options.cache_precision)
+    graphs = [to_static(model.clone(), one, last=shape.last) for one in shapes]
+    compiled = [_compiler(core, graph, options, doing)() for graph in graphs]
+    return StaticRunner(
+        compiled[0],
+        compiled[1] if len(compiled) > 1 else None,
+        shape,
+        limits,
+        context_length=manifest.context_length,
+    )
+
+
+def _static_limits(manifest: Manifest) -> StaticLimits:
+    if manifest.static is None:
+        raise ManifestError(
+            f"the split of {manifest.name} was not made for the static runner: "
+            "shard-export split … --static --context 1024 --slots 4, or another --runner"
+        )
+    return manifest.static
+
+
 def _compiler(core: ov.Core, model: ov.Model, options: RunnerOptions, doing: str) -> Callable[[], ov.CompiledModel]:
     def compile_shard() -> ov.CompiledModel:
         with device_errors(doing):
@@ -123,10 +155,17 @@ def _check_device(core: ov.Core, options: RunnerOptions) -> None:
         raise UsageError(f"the paged runner runs on CPU only: use --runner stateful on {options.device}")
 
 
-def _check_memory(stage: StageManifest, options: RunnerOptions) -> None:
+def _check_memory(stage: StageManifest, manifest: Manifest, options: RunnerOptions) -> None:
     """Better one line now than the system's out-of-memory killer later."""
-    chosen = options.kv_bytes if options.kind == "paged" and not isinstance(options.kv_bytes, KvShare) else 0
-    needed, free = stage.weight_bytes + chosen, measure_memory().free
+    chosen, copies = 0, 1
+    if options.kind == "paged" and not isinstance(options.kv_bytes, KvShare):
+        chosen = options.kv_bytes
+    elif options.kind == "static":
+        limits = _static_limits(manifest)
+        share = (stage.last_layer - stage.first_layer) / manifest.layers
+        chosen = int(limits.columns * manifest.kv_bytes_per_token * share)
+        copies = 2 if limits.prefill_chunk else 1  # each graph has its own copy of the weights
+    needed, free = stage.weight_bytes * copies + chosen, measure_memory().free
     if needed > free:
         raise DeviceError(
             f"stage {stage.index} needs {needed // MIB} MiB (weights and KV cache), {free // MIB} MiB are free: "

@@ -113,6 +113,10 @@ def probe_shard(folder: Path, manifest: Manifest, index: int, options: RunnerOpt
     """
     stage, shape = stage_manifest(manifest, index), shard_shape(manifest, index)
     parts = parts_of(shape, stage.last_layer - stage.first_layer)
+    if options.kind == "static":
+        raise UsageError(
+            "a static shard computes fixed steps, which the plan does not know: probe with another --runner"
+        )
     options = replace(options, kv_bytes=_pool(manifest), slots=2)
     memory = measure_memory().spare
     opened: dict[tuple[int, int], tuple[Runner, list[Step]]] = {}

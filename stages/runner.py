@@ -9,7 +9,7 @@ import numpy.typing as npt
 from engine.contract.copies import SlotCopy
 from engine.contract.messages import Rows
 
-RunnerKind = Literal["paged", "stateful"]
+RunnerKind = Literal["paged", "stateful", "static"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,7 @@ class Capabilities:
     min_row_tokens: int  # rows must be at least this long (2 in profile exact on paged: see docs/decisions)
     max_step_tokens: int  # of all rows together; 0: no limit (paged, exact: matrix kernels change with the size)
     context_length: int  # tokens
+    window: int = 0  # tokens of a sequence that its slot keeps, once there are more; 0: all
 
 
 def room(can: Capabilities) -> str:

@@ -11,6 +11,7 @@ from stages.runner import RunnerKind
 from stages.slot import SPARE, Spare
 
 MIB: Final = 1 << 20
+NPU: Final = "NPU"
 U8_KEYS: Final = "BY_TOKEN"  # BY_CHANNEL, the default, lets a rejected draft change accepted keys (docs/decisions/0010)
 EXACT_STEP_TOKENS: Final = 64  # steps of more tokens may take other matrix kernels (docs/decisions/0005)
 
@@ -25,7 +26,7 @@ class RunnerOptions:
     threads: int = 0  # 0: as the device likes
     kv_bytes: int | KvShare = 512 * MIB  # paged: size of the pool, or which part of free memory
     kv_precision: KvPrecision | None = None  # None: as the profile likes it
-    slots: int = 8  # stateful: sequences at once
+    slots: int = 8  # stateful: sequences at once (static: as the split was made)
     spare: Spare = SPARE  # stateful: rejected positions that a slot may carry
     cache: Path | None = None  # compiled models are kept there
     dynamic_quantization: bool = True  # activations in 8 bits where the CPU has instructions for it; off to compare
@@ -36,6 +37,8 @@ class RunnerOptions:
             raise UsageError(f"profile exact keeps its KV cache in f32: --kv-precision {wanted} needs --profile fast")
         if self.profile == "fast" and wanted == "f32":
             raise UsageError("profile fast keeps its KV cache in f16 or u8: for f32 take --profile exact")
+        if self.device.startswith(NPU) and self.kind != "static":
+            raise UsageError(f"an NPU runs shards of fixed shapes only: --device {self.device} needs --runner static")
         if self.kind != "paged" and wanted == "u8":
             raise UsageError("--kv-precision u8 needs --runner paged")
 
@@ -51,7 +54,10 @@ def compile_properties(options: RunnerOptions) -> dict[str, object]:
     exact: f32 throughout, the only setting under which cutting the model changes no bit.
     fast: the plugin's own inference precision (bf16 where the CPU has it) and a KV cache of 16 bits, or of 8.
     """
-    properties: dict[str, object] = {"KV_CACHE_PRECISION": options.cache_precision}
+    cache: dict[str, object] = {} if options.cache is None else {"CACHE_DIR": str(options.cache)}
+    if options.device.startswith(NPU):
+        return cache  # it knows none of the others
+    properties: dict[str, object] = {"KV_CACHE_PRECISION": options.cache_precision, **cache}
     if options.cache_precision == "u8":
         properties["KEY_CACHE_QUANT_MODE"] = U8_KEYS
     if options.profile == "exact":
@@ -62,8 +68,6 @@ def compile_properties(options: RunnerOptions) -> dict[str, object]:
         properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
     if options.threads:
         properties["INFERENCE_NUM_THREADS"] = options.threads
-    if options.cache is not None:
-        properties["CACHE_DIR"] = str(options.cache)
     return properties
 
 

@@ -73,6 +73,7 @@ class StageHeartbeat:
     steps: int
     refused: int
     memory_mb: float
+    window: int = 0  # tokens of a sequence that its slot keeps, once there are more; 0: all
     kv_precision: str = ""  # of the cache; "" from a worker that does not say
     dynamic_quantization: bool = True  # of activations, where the CPU has instructions for it
     threads: int = 0  # of the CPU that it computes with; 0: as many as it likes

@@ -10,6 +10,7 @@ import orjson
 
 from engine.contract.errors import ManifestError
 from engine.contract.reading import read
+from engine.contract.static import StaticLimits
 
 SCHEMA: Final = 1
 MANIFEST_NAME: Final = "manifest.json"
@@ -68,6 +69,7 @@ class Manifest:
     layer_bytes: tuple[int, ...] = ()  # of weights, all layers; (): made by an older shardline
     embedding_bytes: int = 0
     head_bytes: int = 0
+    static: StaticLimits | None = None  # for the static runner; None: not made for it
     drafts_for: str = ""  # of a draft model: digest of the tokenizer it was compared with (tokenizer_digest)
 
     def save(self, folder: Path) -> None:

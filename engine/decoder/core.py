@@ -125,6 +125,11 @@ class DecoderCore:
 
     # -- steps
 
+    @property
+    def context(self) -> int:
+        """Tokens that a sequence may have in the present pipeline; 0 while there is none."""
+        return 0 if self.capacity is None else self.capacity.limits.context_length
+
     def fits(self, limit: int) -> bool:
         """Whether a sequence of `limit` tokens can ever be admitted to the present pipeline."""
         capacity = self.capacity

@@ -74,7 +74,8 @@ class Desk:
             self.room.clear()
         try:
             choices = await asyncio.to_thread(self._choices, ticket, request)
-            self._check_fit(choices[0])
+            for sequence in choices:
+                self._check_fit(sequence)
         except PromptError as error:
             self.refuse(ticket, error)
             return
@@ -127,6 +128,15 @@ class Desk:
                 await self._intake.give_back_one(ticket.job)
 
     def _check_fit(self, sequence: Sequence) -> None:
+        """Some stage may hold less than the model could; as with the model's own context, an answer ends there."""
+        if (context := self._core.context) and sequence.limit > context:
+            if len(sequence.tokens) >= context:
+                raise PromptError(
+                    ErrorCode.PROMPT_TOO_LONG,
+                    f"{len(sequence.tokens)} tokens; with room for more the stages that serve this model take "
+                    f"{context - 1}",
+                )
+            sequence.shorten(context)
         if not self._core.fits(sequence.limit):
             raise PromptError(
                 ErrorCode.PROMPT_TOO_LONG,

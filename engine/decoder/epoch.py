@@ -62,6 +62,7 @@ def capacity_of(route: Route, manifest: Manifest, max_payload: int, config: Deco
         adaptive=not config.steps_in_flight,
         stateful=any(h.slots for h in route.chain),
         draft_core=config.draft == "remote" or spare_core(route.chain, platform.node(), os.cpu_count() or 1),
+        window=min((h.window for h in route.chain if h.window), default=0),
     )
 
 

@@ -1,7 +1,7 @@
 """One request inside the decoder: its tokens, its drafts, and how far the pipeline has been told of them."""
 
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol
 
 import numpy as np
@@ -106,6 +106,11 @@ class Sequence:
     def length(self) -> int:
         """Tokens and drafts."""
         return len(self.tokens) + len(self.tail)
+
+    def shorten(self, limit: int) -> None:
+        """End it at so many tokens, prompt included."""
+        self.limit = limit
+        self.answer.rules = replace(self.answer.rules, max_tokens=limit - self.prompt_length)
 
     @property
     def behind(self) -> int:

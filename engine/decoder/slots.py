@@ -26,9 +26,12 @@ class SlotPlace:
 class SlotPool:
     """All slots of one epoch. `copies` are to go with the next step."""
 
-    def __init__(self, slots: int, *, keeps: bool) -> None:
-        """`keeps`: the stages keep a state per slot; otherwise slots are mere numbers."""
-        self.keeps = keeps
+    def __init__(self, slots: int, *, keeps: bool, window: int = 0) -> None:
+        """`keeps`: the stages keep a state per slot; otherwise slots are mere numbers.
+
+        `window`: of a sequence longer than that they keep only a part, which is of no use to another; 0: all.
+        """
+        self.keeps, self._window = keeps, window
         self._empty = list(range(slots - 1, -1, -1))
         self._cached: dict[int, list[int]] = {}  # slot: its tokens; longest unused first
         self.copies: list[SlotCopy] = []
@@ -42,6 +45,10 @@ class SlotPool:
     def cached(self) -> int:
         """Slots that nobody uses and that hold something."""
         return len(self._cached)
+
+    def whole(self, tokens: int) -> bool:
+        """Whether a slot still has all of a sequence with so many tokens."""
+        return not self._window or tokens <= self._window
 
     def take(self, tokens: Items[int], most: int, running: Iterable[tuple[int, list[int]]]) -> SlotPlace:
         """A slot for a sequence, with up to `most` of its tokens where some slot holds them; ask `free` first.
@@ -73,7 +80,7 @@ class SlotPool:
 
     def give_back(self, slot: int, tokens: list[int]) -> None:
         """A sequence leaves; its certain `tokens` stay in the slot while nobody needs it."""
-        if self.keeps and len(tokens) >= LEAST_SHARED:
+        if self.keeps and len(tokens) >= LEAST_SHARED and self.whole(len(tokens)):
             self._cached[slot] = tokens
         else:
             self._empty.append(slot)

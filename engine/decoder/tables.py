@@ -23,6 +23,7 @@ class Capacity:
     slots: int  # sequences that may run at once
     limits: StepLimits
     stateful: bool = False  # some stage keeps a state per slot
+    window: int = 0  # tokens that a slot keeps of a longer sequence; 0: all
     stages: int = 1
     draft_core: bool = False  # a draft model takes no time from any stage
     adaptive: bool = False  # steps in flight follow what is measured, one per stage at least; else as the limits say
@@ -58,7 +59,7 @@ class CacheTables:
         limits = capacity.limits
         return cls(
             BlockPool(capacity.blocks, limits.block_size),
-            SlotPool(capacity.slots, keeps=capacity.stateful and not limits.block_size),
+            SlotPool(capacity.slots, keeps=capacity.stateful and not limits.block_size, window=capacity.window),
             shares=not capacity.stateful,
             rewritten=limits.context_length - limits.min_row_tokens,
         )
@@ -76,7 +77,8 @@ class CacheTables:
             return None
         found = sequence.table.share(pool, places)
         sequence.table.grow(pool, count)
-        held = ((other.slot, other.tokens[: other.confirmed]) for other in running)
+        whole = self.slots.whole
+        held = ((other.slot, other.tokens[: other.confirmed]) for other in running if whole(other.sent))
         place = self.slots.take(sequence.tokens, count - UNREAD, held)
         sequence.slot = place.slot
         sequence.sent = sequence.confirmed = max(found, place.held)
