@@ -17,7 +17,7 @@ help:
 	@echo "make test    static checks and all tests, with a real broker and the real model (minutes)"
 	@echo "make test-export  small models of every family through optimum-intel; its own environment (6 GB, minutes)"
 	@echo "make unit    tests of single parts, without broker and model (seconds)"
-	@echo "make faults  the fault tests twenty times each (half an hour); COUNT=1 for once"
+	@echo "make faults  all fault tests twenty times each (hours); COUNT=1 for once (a quarter of an hour)"
 	@echo "make soak    ten minutes of mixed load on real processes, memory watched; MINUTES=60 for longer"
 	@echo "make check   formatting, lint, spelling, types"
 	@echo "make bench   parity and pipeline benchmarks (minutes; wants an idle machine)"

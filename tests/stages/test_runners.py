@@ -36,7 +36,9 @@ def options(kind: Any, **changes: Any) -> RunnerOptions:
 
 
 def load(folder: Path, kind: Any, index: int = 0, **changes: Any) -> PagedRunner | StatefulRunner:
-    return load_runner(folder, load_manifest(folder), index, options(kind, **changes))
+    runner = load_runner(folder, load_manifest(folder), index, options(kind, **changes))
+    assert isinstance(runner, PagedRunner | StatefulRunner)
+    return runner
 
 
 @pytest.fixture(scope="module", params=KINDS)
