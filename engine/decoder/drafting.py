@@ -94,7 +94,7 @@ class DraftPlanner:
             _work(sequence, now.limits.share(running), len(sequence.tail), now.limits)
         )
         most = int(until / max(self._draft_busy.value, 1e-4)) - 1
-        if most < 1:
+        if most < (1 if choice.least else choice.tokens):  # a steady window is made whole
             return []
         return [_ask(sequence, Choice(min(choice.tokens, most), choice.gain, choice.least), now.limits)]
 
