@@ -10,7 +10,7 @@ OLDER := $(EXPORT_VENV)/older-transformers
 WORKERS := -n 2 --dist loadgroup --no-loadscope-reorder
 PATHS := engine stages export_tools tests bench
 
-.PHONY: help setup demo test test-export unit faults check format bench clean
+.PHONY: help setup demo test test-export unit soak faults check format bench clean
 
 help:
 	@echo "make demo    a real model in two shards answers four prompts on this machine"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-export  small models of every family through optimum-intel; its own environment (6 GB, minutes)"
 	@echo "make unit    tests of single parts, without broker and model (seconds)"
 	@echo "make faults  the fault tests twenty times each (half an hour); COUNT=1 for once"
+	@echo "make soak    ten minutes of mixed load on real processes, memory watched; MINUTES=60 for longer"
 	@echo "make check   formatting, lint, spelling, types"
 	@echo "make bench   parity and pipeline benchmarks (minutes; wants an idle machine)"
 
@@ -53,6 +54,9 @@ unit: $(DEV)
 
 faults: $(DEV)
 	PYTEST_PYTHON=$(BIN)/python tests/faults/repeat.sh
+
+soak: $(DEV)
+	SHARDLINE_SOAK_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/system/test_mixed_load.py
 
 test: check
 	$(BIN)/python -m pytest $(WORKERS)
