@@ -120,7 +120,7 @@ def test_answers_are_those_of_a_calm_run(soaked: Soaked) -> None:
             if found.ids != calm.ids[:length]:
                 wrong.append((request, one.wish.fields, found, calm))
     assert not wrong
-    assert compared["length"] > 20 * MINUTES and compared["cancelled"] > 2 * MINUTES
+    assert compared["length"] > 5 * MINUTES and compared["cancelled"]
 
 
 def test_everybody_s_turn_comes(soaked: Soaked, capsys: pytest.CaptureFixture[str]) -> None:
