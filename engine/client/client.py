@@ -102,7 +102,7 @@ async def numbered(
     """Events in order up to the final one; repeated ones are dropped.
 
     What is missing, or does not come within `patience` seconds because the connection was lost, is read from the log.
-    Raises BrokerError at a gap that stays.
+    Raises BrokerError at a gap that stays, and where the inbox had no room for the end of an answer that no log keeps.
     """
     expected = 0
     while True:
@@ -126,7 +126,13 @@ async def numbered(
 
 
 async def _next(inbox: Inbox, patience: float | None) -> Event | None:
-    """The next event, or None when none came within `patience` seconds. Raises BrokerError when there is no decoder."""
+    """The next event, or None when none came within `patience` seconds; None: no log keeps what was dropped.
+
+    Raises BrokerError when there is no decoder, or nothing to wait for any more.
+    """
+    if patience is None and inbox.dropped and not inbox.waiting:
+        lost = f"{inbox.dropped} events came faster than they were read and are lost"
+        raise BrokerError(f"{lost}: read faster, or ask by way of the queue")
     try:
         async with asyncio.timeout(patience):
             message = await inbox.get()

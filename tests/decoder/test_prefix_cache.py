@@ -93,6 +93,22 @@ def test_prompts_share_only_what_they_have_in_common() -> None:
     assert other.cached == 16
 
 
+class Colliding(int):
+    """A token whose hash is everybody's."""
+
+    def __hash__(self) -> int:
+        return 1
+
+
+def test_prompts_with_equal_hashes_share_nothing_but_what_is_equal() -> None:  # D44
+    core, target = opened(), ScriptedTarget(target_token)
+    prompts = [[Colliding(token) for token in text] for text in (TEXT[:40], TEXT[40:80], [*TEXT[:20], *TEXT[60:80]])]
+    asked = [asking(str(i), prompt) for i, prompt in enumerate(prompts)]
+    for one in asked:
+        answered(core, target, one)
+    assert [one.cached for one in asked] == [0, 0, 16]
+
+
 def test_the_answer_is_part_of_what_the_next_turn_finds() -> None:
     core, target = opened(), ScriptedTarget(target_token)
     first = asking("first", TEXT[:20], max_tokens=30)

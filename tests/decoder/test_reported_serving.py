@@ -5,16 +5,18 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import orjson
 import pytest
 
+from engine.client.client import Client
 from engine.contract.drafts import Draft, DraftRequest
-from engine.contract.errors import DeviceError, ErrorCode, PromptError
+from engine.contract.errors import BrokerError, DeviceError, ErrorCode, PromptError
 from engine.contract.prompt import FinalEvent, TokenEvent, decode_event
 from engine.decoder.drafters import ThreadDrafter
+from engine.transport.base import Transport
 from tests.decoder.local_pipeline import (
     SUBJECTS,
     ByteTokenizer,
@@ -24,6 +26,7 @@ from tests.decoder.local_pipeline import (
     pipeline,
 )
 from tests.manifests import EOS, VOCABULARY
+from tests.narrow import NarrowTransport
 
 THREAD = ThreadPoolExecutor(1)
 LONG = "a question that is being answered all the time"
@@ -304,6 +307,33 @@ def test_the_turn_that_does_not_fit_is_refused_and_the_chat_can_go_on_shorter() 
     run(test)
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_reader_who_falls_behind_misses_nothing_or_is_told_and_slows_nobody_down(durable: bool) -> None:
+    """D38: its inbox holds three events, and it reads one before all of its answer and its neighbour's are there."""
+
+    async def test(here: Pipeline) -> None:
+        narrow = NarrowTransport(here.transport, limit=3)
+        slow = Client(cast("Transport", narrow), SUBJECTS)
+        fields: dict[str, Any] = {"id": "slow", "prompt": "why", "max_tokens": 150, "draft": "none"}  # 150 events
+        reading = slow.generate(**fields) if durable else slow.generate_now(**fields)
+        async with here.transport.subscribe(SUBJECTS.tokens("slow")) as observer:
+            events = [await anext(reading)]
+            assert (await here.client.complete(prompt="who", max_tokens=150)).text == answer_to("who", 150)
+            while isinstance(decode_event((await observer.get()).data), TokenEvent):
+                pass
+        if durable:
+            events += [event async for event in reading]
+            assert [event.seq for event in events] == list(range(len(events)))
+            assert "".join(event.text for event in events[:-1]) == events[-1].text == answer_to("why", 150)
+        else:
+            with pytest.raises(BrokerError, match="faster than"):
+                async for _ in reading:
+                    pass
+        assert narrow.dropped > 100
+
+    run(test)
+
+
 def test_prompts_larger_than_a_message_go_in_pieces() -> None:
     """D39: the broker takes frames of some dozens of tokens; the connection stays up and neighbours notice nothing."""
     prompts = ["x" * 10, "y" * 150, "why"]
@@ -339,6 +369,35 @@ def test_a_stage_that_fails_once_costs_a_replay_and_nothing_else() -> None:
         assert (await here.client.complete(prompt="who", max_tokens=3)).text == answer_to("who", 3)
 
     run(test, script, draft=next_token)
+
+
+def test_steps_that_come_out_of_order_twice_or_from_an_epoch_before_change_no_answer() -> None:
+    """D27: on the way to the second stage; each costs a new epoch at most."""
+    kept: list[bytes] = []
+
+    async def test(here: Pipeline) -> None:
+        def intercept(subject: str, data: bytes) -> list[bytes]:
+            if not subject.startswith(f"{SUBJECTS.root}.stage.1."):
+                return [data]
+            kept.append(data)
+            match len(kept):
+                case 9:
+                    return []
+                case 10:
+                    return [data, kept[8]]
+                case 25:
+                    return [data, data]
+                case 40:
+                    return [kept[3], data]
+            return [data]
+
+        here.broker.intercept = intercept
+        prompts = ("why", "x", LONG)
+        finals = await asyncio.gather(*(here.client.complete(prompt=p, max_tokens=60, draft="none") for p in prompts))
+        assert [final.text for final in finals] == [answer_to(p, 60) for p in prompts]
+        assert here.decoders[0].replays >= 1 and len(kept) > 40
+
+    run(test)
 
 
 def test_a_stage_that_hangs_for_one_step_costs_a_replay_and_nothing_else() -> None:

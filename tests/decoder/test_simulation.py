@@ -173,6 +173,22 @@ def test_a_long_prompt_does_not_freeze_the_answers_beside_it(stage: Stage, hop: 
     assert beside < 2 * before
 
 
+@pytest.mark.parametrize("stage", [Stage(), DEAR_TOKENS, CHEAP_TOKENS, QUICK])
+def test_no_reader_waits_for_more_than_a_chunk_of_a_prompt_of_8000_tokens(stage: Stage) -> None:
+    """D31: three streams; the longest pause of any, and every token of prompt and answers in its place."""
+    simulation = Simulation(pool(context_length=16384), stages=(stage, stage))
+    users(simulation, 3)
+    simulation.submit(8.0, "long", prompt=8000, answer=20)
+    simulation.run()
+    first = simulation.tokens["long"][0]
+    names = [f"u{i}" for i in range(3)]
+    before = max(gap for name in names for gap in simulation.gaps(name, 3.0, 8.0))
+    beside = max(gap for name in names for gap in simulation.gaps(name, 8.0, first))
+    assert beside < 2.5 * before + 2 * stage.position * 8000  # whatever a chunk is, what is before it must be read
+    for prompt, one in simulation.all.values():
+        assert one.answer.ids == answer_to(prompt, len(one.answer.ids)) and one.answer.finish == "length"
+
+
 def test_with_nobody_reading_a_prompt_goes_as_fast_as_it_can() -> None:
     simulation = Simulation(pool())
     simulation.submit(0.0, "long", prompt=2000, answer=1)

@@ -221,6 +221,51 @@ def test_without_a_pipeline_the_answer_is_503() -> None:
     asyncio.run(main())
 
 
+def test_health_turns_bad_by_silence_alone_and_good_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D43: nobody says that the connection is gone; it is heard."""
+    monkeypatch.setattr("engine.monitoring.depth.SUSPECT_SECONDS", 0.5)
+
+    async def test(served: Served) -> None:
+        async with httpx.AsyncClient(base_url=served.url) as http:
+            assert (await http.get("/healthz")).status_code == 200
+            served.here.broker.intercept = lambda subject, data: []
+            while (answer := await http.get("/healthz")).status_code == 200:
+                pass
+            assert (answer.status_code, answer.json()["ok"]) == (503, False)
+            assert "no decoder is heard" in answer.json()["models"]["model"]
+            refused = await http.post("/v1/completions", json={"model": "model", "prompt": "x"})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
+            served.here.broker.intercept = None
+            while (await http.get("/healthz")).status_code != 200:
+                pass
+
+    serve(test)
+
+
+def test_forty_clients_that_go_at_once_make_room_for_forty_others() -> None:
+    """D22: five times; the new ones are asked while the old ones are still being ended."""
+
+    async def test(served: Served) -> None:
+        client = served.client()
+
+        async def leave_in_the_middle(number: int) -> None:
+            asked = client.completions.create(model="model", prompt=f"long {number}", max_tokens=150, stream=True)
+            stream = await asked
+            await anext(aiter(stream))
+            await stream.close()
+
+        for turn in range(5):
+            await asyncio.gather(*map(leave_in_the_middle, range(40)))
+            asked = [client.completions.create(model="model", prompt=f"{turn} {i}", max_tokens=4) for i in range(40)]
+            texts = [whole.choices[0].text for whole in await asyncio.gather(*asked)]
+            assert texts == [answer_to(f"{turn} {i}", 4) for i in range(40)]
+        await served.idle()
+        assert served.here.decoders[0].open_requests == 0
+        assert (await client.completions.create(model="model", prompt="x", max_tokens=4)).usage is not None
+
+    serve(test, max_waiting=200, gateway_options={"max_open": 200})
+
+
 def test_an_answer_that_is_lost_in_the_middle_ends_with_an_error_not_with_stop() -> None:
     """E08: an error frame, no [DONE], and the official client raises."""
 

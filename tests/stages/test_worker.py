@@ -148,6 +148,26 @@ def test_a_gap_is_reported_and_nothing_after_it_computed() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("order", [(1, 0), (0, 2, 1), (0, 2, 1, 3)])
+def test_a_step_before_its_predecessor_is_refused_and_so_is_all_that_follows(order: tuple[int, ...]) -> None:
+    """D27: nothing is put back into order, nothing is computed on a cache that lacks a step."""
+    good = [number for at, number in enumerate(order) if list(order[: at + 1]) == list(range(at + 1))]
+
+    async def scenario(at: Bench) -> None:
+        shard = AddingShard(last=True)
+        async with working(at, ONLY, shard):
+            await at.open(ONLY)
+            await at.send(ONLY, *map(step, order))
+            frames = [await at.result() for _ in order]
+        assert [frame.number for frame in frames] == list(order)
+        assert [isinstance(frame, StepFailed) and frame.code for frame in frames] == [
+            number not in good and ErrorCode.STEP_GAP for number in order
+        ]
+        assert len(shard.seen) == len(good)
+
+    run(scenario)
+
+
 def test_a_doubled_frame_is_computed_once() -> None:
     async def scenario(at: Bench) -> None:
         shard = AddingShard(last=True)

@@ -6,29 +6,17 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, cast
+from typing import cast
 
 from engine.client.client import Client
 from engine.contract.prompt import FinalEvent
 from engine.transport.base import Transport
 from engine.transport.subjects import Subjects
+from tests.narrow import NarrowTransport
 from tests.system.wishes import Wish
 
 BURST, BURST_SECONDS = 16, 8.0  # so many together, and how long nobody else comes together then
 SLOW_SECONDS, FEW = 0.15, 3  # a slow reader's pause, and how many events it keeps that it has not read
-
-
-class Narrow:
-    """A connection whose inboxes hold few messages: what a slow reader's do not hold is dropped."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def subscribe(self, subject: str, **options: Any) -> Any:
-        return self._transport.subscribe(subject, **{**options, "limit": FEW})
 
 
 @dataclass(slots=True)
@@ -52,7 +40,8 @@ class Crowd:
 
     async def ask(self, wish: Wish) -> None:
         request = f"soak-{next(self._numbers)}"
-        client = Client(cast("Transport", Narrow(self.transport)) if wish.slow else self.transport, self.subjects)
+        narrow = cast("Transport", NarrowTransport(self.transport, FEW))
+        client = Client(narrow if wish.slow else self.transport, self.subjects)
         asked = self.asked[request] = Asked(wish, time.monotonic())
         ask = client.generate if wish.durable else client.generate_now
         async with cancelling(client, request, wish.cancel_after):

@@ -33,8 +33,8 @@ USERS = 14
 STAGES = ("--kv-memory", "32MiB")  # about 1,400 tokens: less than the running sequences want
 DECODER = ("--max-running", "10", "--max-waiting", "10")
 MOST_OVERTAKING = 20  # of requests of the same priority: as many as the decoder holds at once
-EARLY, LATE = (0.1, 0.3), (0.8, 1.0)  # shares of the time: of ten minutes the second and third, the ninth and tenth
-GROWTH = 1.03 if MINUTES >= 5 else 1.25  # of resident memory between them; a minute is mostly warm-up
+EARLY, LATE = (0.5, 0.7), (0.8, 1.0)  # shares of the time: of ten minutes the sixth and seventh, the ninth and tenth
+GROWTH = 1.05 if MINUTES >= 5 else 1.25  # of resident memory between them; caches fill for five minutes
 REFUSALS = {ErrorCode.OVERLOADED, ErrorCode.DEADLINE_PASSED}
 Calm = list[tuple[Choice, ...]]
 
@@ -120,7 +120,7 @@ def test_answers_are_those_of_a_calm_run(soaked: Soaked) -> None:
             if found.ids != calm.ids[:length]:
                 wrong.append((request, one.wish.fields, found, calm))
     assert not wrong
-    assert compared["length"] > 20 * MINUTES and compared["cancelled"] > 2 * MINUTES
+    assert compared["length"] > 5 * MINUTES and compared["cancelled"]
 
 
 def test_everybody_s_turn_comes(soaked: Soaked, capsys: pytest.CaptureFixture[str]) -> None:

@@ -192,6 +192,34 @@ def test_a_message_the_network_doubles_arrives_twice_and_in_order(behind_proxy: 
     behind_proxy(test)
 
 
+def test_who_waits_while_the_broker_is_away_learns_of_it_and_is_served_when_it_is_back(run: Run, tmp_path: Any) -> None:
+    """D41: a stage that waits for steps, a client that waits for an answer, a decoder that pulls prompts."""
+
+    async def main() -> None:
+        broker = embedded_broker(folder=tmp_path)
+        url = await broker.__aenter__()
+        async with (
+            asyncio.TaskGroup() as tasks,
+            connect(url, name="test") as transport,
+            transport.subscribe("stage") as steps,
+            transport.subscribe("tokens") as tokens,
+        ):
+            waiting = [tasks.create_task(inbox.get()) for inbox in (steps, tokens)]
+            await broker.__aexit__(None, None, None)
+            async with asyncio.timeout(5):
+                await until(lambda: not transport.connected)
+            with pytest.raises(BrokerError, match="not connected"):
+                await transport.publish("stage", b"x")
+            assert not any(task.done() for task in waiting)
+            async with embedded_broker(folder=tmp_path, port=int(url.rsplit(":", 1)[1])):
+                await client_of(transport).online.wait()
+                for subject in ("stage", "tokens"):
+                    await transport.publish(subject, subject.encode())
+                assert [(await task).data for task in waiting] == [b"stage", b"tokens"]
+
+    run(main)
+
+
 def test_the_user_is_interrupted_when_the_broker_ends_the_connection_for_good(run: Run) -> None:
     async def main() -> None:
         async with embedded_broker() as url, proxy_to(url) as proxy:
