@@ -51,7 +51,8 @@ def plan_inferences(rows: Rows, limits: StaticLimits) -> Iterator[Inference]:
 def _cut(row: Piece, limits: StaticLimits) -> Iterator[Piece]:
     at = 0
     while at < row.length:
-        length = _take(row.length - at, row.picked_from - at, limits)
+        behind = not row.picked or at >= row.picked_from + row.picked
+        length = _take(row.length - at, row.length - at if behind else row.picked_from - at, limits)
         first = min(max(row.picked_from, at), at + length)
         end = min(max(row.picked_from + row.picked, at), at + length)
         before = max(first - row.picked_from, 0)

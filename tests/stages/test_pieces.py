@@ -37,6 +37,11 @@ def test_a_long_row_goes_in_chunks_and_its_short_tail_with_the_others() -> None:
     ]
 
 
+def test_a_chunk_of_which_nothing_is_wanted_goes_whole() -> None:
+    assert shape(plan((1, 0, 32, 0, 0))) == [(True, [(1, 32)])]
+    assert shape(plan((1, 0, 36, 0, 2))) == [(False, [(1, 4)]), (True, [(1, 32)])]
+
+
 def test_a_row_a_little_longer_goes_where_it_costs_less() -> None:
     """Two inferences of 16 tokens are no more than one of 32, three are."""
     assert shape(plan((0, 0, 8, 0, 1))) == [(False, [(0, 4)]), (False, [(0, 4)])]
