@@ -93,6 +93,7 @@ class StageWorker:
             self._transport.subscribe(self._subjects.stage_gone(*place, "*")) as gone,
             asyncio.TaskGroup() as tasks,
         ):
+            await self._rehearse()
             self._work = AtWork(loaded, core, pump, steps)
             feeding = tasks.create_task(pump.feed(steps))
             serving = [
@@ -110,6 +111,11 @@ class StageWorker:
             for task in serving:
                 task.cancel()
         await asyncio.get_running_loop().run_in_executor(thread, loaded.runner.close)
+
+    async def _rehearse(self) -> None:
+        """Whether the broker lets us send results on. Raises BrokerError, naming the subject."""
+        further = () if self._identity.last else (self._subjects.stage(self._identity.stage + 1, 0),)
+        await self._transport.rehearse(*further, self._subjects.done("nobody", 0))
 
     async def _drain(self, core: StageCore, pump: Pump, steps: Inbox) -> None:
         with suppress(BrokerError):  # without a broker there is nothing more to come

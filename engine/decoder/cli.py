@@ -14,13 +14,13 @@ from engine.decoder.constraint import ConstraintCompiler
 from engine.decoder.drafters import Drafter, Proposer, RemoteDrafter, ThreadDrafter
 from engine.decoder.service import DecoderService
 from engine.decoder.tokenizer import load_tokenizer
-from engine.options import DEFAULT_NATS, Deployment, JsonLogs, Nats
+from engine.options import DEFAULT_NATS, App, Deployment, JsonLogs, Nats
 from engine.service import configure_logging, run_process, serve
 from engine.transport.base import Transport
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
