@@ -12,7 +12,9 @@ KINDS: Final = ("stage", "decoder", "draft", "client", "gateway", "monitor", "ad
 SYSTEM: Final = "system"  # of the broker's own account
 ALL_KINDS: Final = (*KINDS, SYSTEM)
 ASKING: Final = ("client", "gateway", "monitor", "admin")  # whose questions the others answer
+LOOKING: Final = ("monitor", "admin")  # of those, who may find out what runs (`nats micro ls`)
 API: Final = "$JS.API"
+SERVICES: Final = "$SRV.>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,48 +53,56 @@ def grant(role: str, models: Sequence[Subjects], stages: int, keys: Mapping[str,
         reads = ("SERVER.PING", "SERVER.PING.*", "SERVER.*.*", "ACCOUNT.*.*")
         return Grant((inbox, *(f"$SYS.REQ.{what}" for what in reads)), (inbox, "$SYS.>"))
     whole = Grant((inbox,), (inbox,))
-    answers = tuple(f"{inbox_of(key)}.>" for name, key in keys.items() if name.partition("-")[0] in ASKING)
-    decoder = (f"{inbox_of(keys['decoder'])}.>",) if "decoder" in keys else ()
+    kind = role.partition("-")[0]
+    whole += _answering(kind, keys)
     for subjects in models:
-        whole += _of_model(role, subjects, stages, answers, decoder)
+        whole += _of_model(role, subjects, stages)
     return whole
 
 
-def _of_model(role: str, s: Subjects, stages: int, answers: tuple[str, ...], decoder: tuple[str, ...]) -> Grant:
+def _answering(kind: str, keys: Mapping[str, str]) -> Grant:
+    """Whose inboxes a role writes to, because it answers them."""
+    asked_by = {"stage": ("decoder", *LOOKING), "draft": ("decoder", *LOOKING), "decoder": ASKING}.get(kind, ())
+    inboxes = tuple(f"{inbox_of(key)}.>" for name, key in keys.items() if name.partition("-")[0] in asked_by)
+    return Grant(inboxes, (SERVICES,) if asked_by else ())
+
+
+def _of_model(role: str, s: Subjects, stages: int) -> Grant:
     kind, _, name = role.partition("-")
     match kind:
         case "stage":
-            return _stage(s, int(name), stages, decoder)
+            return _stage(s, int(name), stages)
         case "decoder":
-            return _decoder(s, answers)
+            return _decoder(s)
         case "draft":
-            return Grant(decoder, (s.draft,))
+            return Grant(_files(s), (s.draft,))
         case "client":
             return _client(s)
         case "gateway":
             return _client(s) + _watching(s)
         case "monitor":
-            return _watching(s)
+            return _watching(s) + Grant((SERVICES,))
         case _:
             return _admin(s)
 
 
-def _stage(s: Subjects, index: int, stages: int, decoder: tuple[str, ...]) -> Grant:
+def _stage(s: Subjects, index: int, stages: int) -> Grant:
     further = (s.stage(index + 1, "*"),) if index + 1 < stages else ()
     heard = (s.stage(index, "*"), s.stage_gone(index, "*", "*"), s.stage_control(index, "*"), s.heartbeats)
-    said = (*further, s.done("*", "*"), s.stage_heartbeat(index), *decoder)
+    said = (*further, s.done("*", "*"), s.stage_heartbeat(index), *_files(s))
     return Grant((*said, s.probe("*")), (*heard, s.probe("*")))
 
 
-def _decoder(s: Subjects, answers: tuple[str, ...]) -> Grant:
+def _decoder(s: Subjects) -> Grant:
     heard = (s.done("*", "*"), s.heartbeats, s.cancel, s.generate)
     said = (
         *(s.stage("*", "*"), s.stage_control("*", "*"), s.decoder_heartbeat("*"), s.draft),
-        *(f"{s.events_root}.*", s.tokens("*"), s.dead, *answers),
+        *(f"{s.events_root}.*", s.tokens("*"), s.dead),
         *(f"{API}.STREAM.{what}.{name}" for name in _streams(s) for what in ("INFO", "CREATE", "UPDATE")),
         *_lease(s),
         *_taking(s),
         *_reading(s),
+        *_files(s),
     )
     return Grant(said, heard)
 
@@ -114,6 +124,13 @@ def _taking(s: Subjects) -> tuple[str, ...]:
 
 def _reading(s: Subjects) -> tuple[str, ...]:
     return (f"{API}.DIRECT.GET.{s.event_stream}",)
+
+
+def _files(s: Subjects) -> tuple[str, ...]:
+    """Reading what `shard-export push` has stored."""
+    stream = f"{s.prompt_stream.removesuffix('PROMPTS')}FILES"
+    calls = (f"STREAM.INFO.{stream}", f"DIRECT.GET.{stream}", f"DIRECT.GET.{stream}.>", f"STREAM.MSG.GET.{stream}")
+    return (f"{API}.STREAM.NAMES", *(f"{API}.{call}" for call in calls))
 
 
 def _client(s: Subjects) -> Grant:
@@ -139,5 +156,5 @@ def _watching(s: Subjects) -> Grant:
 def _admin(s: Subjects) -> Grant:
     """Dead letters, files, streams: everything in the deployment, and all of JetStream's interface."""
     deployment = s.root.rpartition(".")[0]
-    everything = (f"{deployment}.>", f"{API}.>", "$JS.ACK.>", "$KV.>", "$O.>", "$SRV.>")
-    return Grant(everything, (f"{deployment}.>", "$KV.>", "$O.>", "$JS.EVENT.>", "$SRV.>"))
+    everything = (f"{deployment}.>", f"{API}.>", "$JS.ACK.>", "$KV.>", "$O.>", SERVICES)
+    return Grant(everything, (f"{deployment}.>", "$KV.>", "$O.>", "$JS.EVENT.>", SERVICES))

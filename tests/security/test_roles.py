@@ -47,6 +47,9 @@ SAY: dict[str, str] = {  # what is said in the deployment, by a name for it
     "reading events": f"{API}.DIRECT.GET.{EVENTS}",
     "taking prompts": f"{API}.CONSUMER.MSG.NEXT.{PROMPTS}.decoder",
     "acknowledging a prompt": f"$JS.ACK.{PROMPTS}.decoder.1.1.1.1.0",
+    "asking what runs": "$SRV.PING",
+    "reading the model's files": f"{API}.DIRECT.GET.{PROMPTS.replace('PROMPTS', 'FILES')}.{ROOT}.files.piece.x",
+    "writing the model's files": f"{ROOT}.files.piece.x",
     "asking the broker itself": "$SYS.REQ.SERVER.PING",
     "anything": "elsewhere",
 }
@@ -63,6 +66,7 @@ HEAR: dict[str, str] = {
     "tokens of a request": MODEL.tokens("r"),
     "events": f"{MODEL.events_root}.*",
     "questions for drafts": MODEL.draft,
+    "who asks what runs": "$SRV.>",
     "everything of the model": f"{ROOT}.>",
     "everything": ">",
     "all answers": "_INBOX.>",
@@ -70,22 +74,23 @@ HEAR: dict[str, str] = {
 }
 MAY: dict[str, tuple[set[str], set[str]]] = {  # by role: all of SAY, all of HEAR
     "stage-0": (
-        {"a step to stage 1", "a result", "a sign of life of stage 0"},
-        {"steps to stage 0", "openings of stage 0", "signs of life", "decoders' signs of life"},
+        {"a step to stage 1", "a result", "a sign of life of stage 0", "reading the model's files"},
+        {"who asks what runs", "steps to stage 0", "openings of stage 0", "signs of life", "decoders' signs of life"},
     ),
     "stage-1": (
-        {"a result", "a sign of life of stage 1"},
-        {"steps to stage 1", "signs of life", "decoders' signs of life"},
+        {"a result", "a sign of life of stage 1", "reading the model's files"},
+        {"who asks what runs", "steps to stage 1", "signs of life", "decoders' signs of life"},
     ),
     "decoder": (
         {
             "a step to stage 0", "a step to stage 1", "an opening of stage 0", "a sign of life of a decoder", "a token",
             "an event", "a dead letter", "a question for drafts", "the lease", "making a stream", "finding a stream",
             "reading events", "taking prompts", "acknowledging a prompt",
+            "reading the model's files",
         },
-        {"results", "signs of life", "decoders' signs of life", "questions", "wishes to stop"},
+        {"who asks what runs", "results", "signs of life", "decoders' signs of life", "questions", "wishes to stop"},
     ),
-    "draft": (set(), {"questions for drafts"}),
+    "draft": ({"reading the model's files"}, {"who asks what runs", "questions for drafts"}),
     "client": (
         {"a prompt", "a question", "a wish to stop", "finding a stream", "reading events"},
         {"decoders' signs of life", "tokens of a request"},
@@ -94,7 +99,7 @@ MAY: dict[str, tuple[set[str], set[str]]] = {  # by role: all of SAY, all of HEA
         {"a prompt", "a question", "a wish to stop", "finding a stream", "reading events"},
         {"signs of life", "decoders' signs of life", "tokens of a request"},
     ),
-    "monitor": ({"finding a stream"}, {"signs of life", "decoders' signs of life"}),
+    "monitor": ({"finding a stream", "asking what runs"}, {"signs of life", "decoders' signs of life"}),
     "admin": (
         set(SAY) - {"asking the broker itself", "anything"},
         set(HEAR) - {"everything", "all answers", "what the broker says of itself"},
