@@ -24,6 +24,7 @@ LEAF: Final = "leaf"  # the key of brokers of other sites
 
 CLUSTER_PORT: Final = 6222
 LEAF_PORT: Final = 7422
+DOMAIN: Final = "main"  # JetStream's name for the main site
 LIMITS: Final = """\
 max_payload: 8MB              # a prefill chunk of 256 tokens of a model with hidden size 8192
 max_pending: 256MB            # per client, before it is cut off as too slow
@@ -65,10 +66,20 @@ def write_broker(plan: BrokerPlan) -> dict[str, str]:
         write_certificates(plan.out / "tls", plan.hosts, days=plan.days)
     for name, text in configurations(plan).items():
         (plan.out / name).write_text(text)
-    if plan.leaf:  # the broker reads this one only in its own language
+    if plan.leaf:
+        local = {role: key for role, key in keys.items() if role != LEAF}
+        there = users(plan.models, plan.stages, local, jetstream=False)
+        (plan.out / "leaf-users.conf").write_text(for_leaf(there))
+        # nats-server reads this one only in its own language
         seed = load_key(plan.out / "keys" / f"{LEAF}.nk").seed
         write_secret(plan.out / "keys" / f"{LEAF}.conf", f'nkey: "{seed}"\n'.encode())
     return keys
+
+
+def for_leaf(text: str) -> str:
+    """Permissions at a broker that passes on what is for JetStream: it gives it another name before it looks."""
+    api = f"$JS.{DOMAIN}.API."
+    return text.replace('"$JS.API.', f'"{api}').replace('"$KV.', f'"{api}$KV.')
 
 
 def _check(plan: BrokerPlan) -> None:
@@ -96,15 +107,16 @@ def write_key(folder: Path, role: str) -> Key:
     return key
 
 
-def users(models: Sequence[Subjects], stages: int, keys: Mapping[str, str]) -> str:
-    """Accounts, users and their permissions, as nats-server reads them."""
+def users(models: Sequence[Subjects], stages: int, keys: Mapping[str, str], *, jetstream: bool = True) -> str:
+    """Accounts, users and their permissions, as nats-server reads them; `jetstream`: prompts are kept there."""
     ours = [role for role in keys if role not in (SYSTEM, LEAF)]
     listed = "\n".join(_user(role, keys[role], grant(role, models, stages, keys)) for role in ours)
     leaf = f"\n      # {LEAF}\n      {{ nkey: {keys[LEAF]} }}" if LEAF in keys else ""
+    keeps = "    jetstream: enabled\n" if jetstream else ""
     system = _user(SYSTEM, keys[SYSTEM], grant(SYSTEM, models, stages, keys)) if SYSTEM in keys else ""
     return (
         "# Who may do what. Written by 'shardline broker-config': run it again instead of changing this file.\n"
-        f"accounts {{\n  SHARDLINE {{\n    jetstream: enabled\n    users: [\n{listed}{leaf}\n    ]\n  }}\n"
+        f"accounts {{\n  SHARDLINE {{\n{keeps}    users: [\n{listed}{leaf}\n    ]\n  }}\n"
         f"  SYS {{\n    users: [\n{system}\n    ]\n  }}\n}}\nsystem_account: SYS\n"
     )
 
@@ -133,6 +145,7 @@ def configurations(plan: BrokerPlan) -> dict[str, str]:
 
 def _server(plan: BrokerPlan, name: str, host: str) -> str:
     listen = "0.0.0.0" if plan.hosts else "127.0.0.1"
+    domain = f"  domain: {DOMAIN}  # how brokers of other sites name it\n" if plan.leaf else ""
     parts = [
         f"# Check it with: nats-server -t -c {name}.conf     Start it in this folder with: nats-server -c {name}.conf\n"
         f"server_name: {name}\n"
@@ -141,6 +154,7 @@ def _server(plan: BrokerPlan, name: str, host: str) -> str:
         'include "users.conf"\n',
         "# Prompts wait here, relative to where the server is started.\n"
         f'jetstream {{\n  store_dir: "./{name}-data"\n  max_mem: 64MB\n  max_file: 4GB\n'
+        f"{domain}"
         "  sync_interval: always  # a prompt that was acknowledged survives a power cut\n}\n",
         LIMITS,
     ]
@@ -167,11 +181,13 @@ def _leaf(plan: BrokerPlan) -> str:
     remotes = ", ".join(f'"tls://{_address(host, LEAF_PORT)}"' for host in plan.hosts)
     return "\n".join(
         [
-            "# The broker of another site. It needs users.conf, tls/ and keys/leaf.nk beside it.\n"
+            "# The broker of another site. It needs leaf-users.conf, tls/ and keys/leaf.conf beside it.\n"
             "# Prompts wait at the main site; what is said between machines here stays here.\n"
             f'server_name: leaf  # another name for each site\nhost: "0.0.0.0"\nport: {plan.port}\n'
             'http: "127.0.0.1:8222"\n',
-            'include "users.conf"\n',
+            'include "leaf-users.conf"\n',
+            "# This broker keeps nothing: who asks for JetStream asks the main site.\n"
+            f"default_js_domain: {{ SHARDLINE: {DOMAIN} }}\n",
             LIMITS,
             _tls("") + f"leafnodes {{\n  remotes: [ {{\n    urls: [ {remotes} ]\n    account: SHARDLINE\n"
             f'    include "keys/{LEAF}.conf"\n    tls {{ ca_file: "tls/ca.pem" }}\n  }} ]\n}}\n',

@@ -22,7 +22,8 @@ STREAM_FULL: Final = 10077  # "maximum messages exceeded", also of bytes
 NO_ROOM: Final = (10023, 10028, 10047)  # insufficient resources, memory, storage
 NOT_ENABLED: Final = (10035, 10039, 10076)  # no suitable peers, not for this account, not at all
 COPIES: Final = 3  # of a stream, in a cluster of brokers
-TOO_FEW: Final = (10005, 10074)  # no suitable peers for that many copies, or not clustered
+NO_PEERS: Final = 10005  # too few brokers for that many copies
+TOO_FEW: Final = (NO_PEERS, 10074)  # or not clustered
 log = logging.getLogger("shardline.transport")
 T = TypeVar("T")
 
@@ -62,7 +63,8 @@ async def in_copies(js: JetStreamContext, name: str, make: Callable[[int], Await
         except APIError as error:
             if error.err_code not in TOO_FEW:
                 raise
-            log.warning("%s is kept once only, one broker holds it: %s", name, error.description)
+            level = logging.WARNING if error.err_code == NO_PEERS else logging.DEBUG
+            log.log(level, "%s is kept once only, one broker holds it: %s", name, error.description)
         else:
             return
     await make(1)

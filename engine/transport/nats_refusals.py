@@ -11,9 +11,15 @@ from engine.contract.errors import BrokerError
 
 Kind = Literal["publish", "subscription"]
 _VIOLATION: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"', re.IGNORECASE)
+_DOMAIN: Final = re.compile(r"^\$js\.[^.]+\.api\.")  # what a broker of another site makes of JetStream's interface
 _OURS: Final = ("shardline.", "$js.", "$kv.", "$o.")  # lower case, as the client library tells it
 log = logging.getLogger("shardline.transport")
 T = TypeVar("T")
+
+
+def _as_asked(subject: str) -> str:
+    """The subject as we have it, lower case."""
+    return _DOMAIN.sub("$js.api.", subject).replace("$js.api.$kv.", "$kv.")
 
 
 class RefusedError(BrokerError):
@@ -36,7 +42,7 @@ class Refusals:
         found = _VIOLATION.search(text)
         if found is None:
             return False
-        kind, subject = found[1].lower(), found[2].lower()
+        kind, subject = found[1].lower(), _as_asked(found[2].lower())
         waiting = self._waiting.get((kind, subject), [])
         for future in waiting:
             if not future.done():

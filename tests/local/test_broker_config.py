@@ -48,7 +48,7 @@ def test_nats_server_takes_every_configuration_that_is_written(tmp_path: Path, h
     write_broker(plan(tmp_path, hosts=hosts, tls=secure, cluster=several, leaf=secure))
     written = sorted(tmp_path.glob("*.conf"))
     names = {"users.conf", *(["node-1.conf", "node-2.conf", "node-3.conf"] if several else ["nats.conf"])}
-    assert {path.name for path in written} == names | ({"leaf.conf"} if secure else set())
+    assert {path.name for path in written} == names | ({"leaf.conf", "leaf-users.conf"} if secure else set())
     assert {path.name: accepted(path) for path in written} == {path.name: "" for path in written}
 
 
@@ -57,7 +57,14 @@ def test_what_is_secret_is_read_by_its_owner_only(tmp_path: Path) -> None:
     write_broker(plan(tmp_path, hosts=("localhost",), tls=True, leaf=True))
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     to_others = [path for path in files if stat.S_IMODE(path.stat().st_mode) & 0o077]
-    assert {path.name for path in to_others} == {"nats.conf", "users.conf", "leaf.conf", "ca.pem", "server.pem"}
+    assert {path.name for path in to_others} == {
+        "nats.conf",
+        "users.conf",
+        "leaf.conf",
+        "leaf-users.conf",
+        "ca.pem",
+        "server.pem",
+    }
     seeds = [load_key(path).seed for path in (tmp_path / "keys").glob("*.nk")]
     public = "".join(path.read_text() for path in to_others)
     assert len(seeds) == len(set(seeds)) == 10
