@@ -12,16 +12,20 @@ from rich.console import Console
 from engine.client.client import Client
 from engine.client.discover import reach
 from engine.contract.errors import ShardlineError, UsageError
+from engine.contract.manifest import load_manifest
 from engine.contract.prompt import FinalEvent, encode_event
 from engine.dead_cli import app as dead
 from engine.doctor.cli import doctor
 from engine.gateway.keys import new_key
+from engine.local.broker_config import BrokerPlan, write_broker
 from engine.local.demo import PROMPTS, run_demo
 from engine.monitoring.cli import show
-from engine.options import DEFAULT_NATS, Model, Nats
+from engine.options import DEFAULT_NATS, App, Model, Nats
 from engine.service import fail, run_process
+from engine.transport.roles import ALL_KINDS
+from engine.transport.subjects import Subjects
 
-app = typer.Typer(
+app = App(
     add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="One language model, several machines."
 )
 app.add_typer(dead, name="dead")
@@ -106,6 +110,47 @@ def api_key(
     try:
         print(new_key(file, name, concurrent=concurrent, per_minute=per_minute))
     except UsageError as error:
+        fail(error)
+
+
+@app.command("broker-config")
+def broker_config(
+    out: Annotated[Path, typer.Option(help="Folder to write; keys and the authority in it stay as they are.")],
+    shards: Annotated[list[Path] | None, typer.Option(help="A model that is served: its split; repeat it.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Or its slug, with --stages; repeat it.")] = None,
+    stages: Annotated[int, typer.Option(min=0, help="Of the model with the most; 0: as --shards says.")] = 0,
+    deployment: Deployment = "default",
+    roles: Annotated[str, typer.Option(help="With commas between; client-NAME is one more client.")] = ",".join(
+        ALL_KINDS
+    ),
+    host: Annotated[
+        list[str] | None, typer.Option(help="Name or address that others use; none: loopback only.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Where the broker listens.")] = 4222,
+    tls: Annotated[bool, typer.Option("--tls", help="Certificates of an authority of your own.")] = False,
+    days: Annotated[int, typer.Option(min=1, help="That the broker's certificate is valid.")] = 397,
+    cluster: Annotated[bool, typer.Option("--cluster", help="A broker on every --host.")] = False,
+    leaf: Annotated[bool, typer.Option("--leaf", help="Brokers of other sites may connect.")] = False,
+) -> None:
+    """Write a nats-server configuration with a key and the least permissions for each role."""
+    try:
+        manifests = [load_manifest(folder) for folder in shards or []]
+        slugs = {*(manifest.slug for manifest in manifests), *(model or [])}
+        plan = BrokerPlan(
+            out=out,
+            models=tuple(Subjects(deployment, slug) for slug in sorted(slugs)),
+            stages=stages or max((len(manifest.stages) for manifest in manifests), default=0),
+            roles=tuple(filter(None, roles.replace(" ", "").split(","))),
+            hosts=tuple(host or ()),
+            port=port,
+            tls=tls,
+            days=days,
+            cluster=cluster,
+            leaf=leaf,
+        )
+        for role in write_broker(plan):
+            print(out / "keys" / f"{role}.nk")
+    except ShardlineError as error:
         fail(error)
 
 

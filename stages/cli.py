@@ -15,7 +15,19 @@ from engine.contract.errors import BrokerError
 from engine.contract.manifest import Manifest, load_manifest
 from engine.distribution.models import Source, split_folder
 from engine.distribution.pieces import Need
-from engine.options import DEFAULT_NATS, Cores, Deployment, Device, JsonLogs, LimitRate, Nats, Pipeline, Pull, Threads
+from engine.options import (
+    DEFAULT_NATS,
+    App,
+    Cores,
+    Deployment,
+    Device,
+    JsonLogs,
+    LimitRate,
+    Nats,
+    Pipeline,
+    Pull,
+    Threads,
+)
 from engine.service import configure_logging, run_process, serve
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
@@ -33,7 +45,7 @@ from stages.settings import RunnerOptions
 from stages.worker import StageWorker
 
 BROKER_SECONDS: Final = 2.0  # a probe does not wait longer for one
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App(add_completion=False, rich_markup_mode=None)
 
 
 class RunnerName(StrEnum):

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from engine.contract.manifest import load_manifest
-from engine.options import DEFAULT_NATS, Cores, Deployment, Device, JsonLogs, Nats, Threads
+from engine.options import DEFAULT_NATS, App, Cores, Deployment, Device, JsonLogs, Nats, Threads
 from engine.service import configure_logging, run_process, serve
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
@@ -16,7 +16,7 @@ from stages.cores import pin_to
 from stages.draft_load import check_draft, load_draft
 from stages.draft_service import DraftService
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App(add_completion=False, rich_markup_mode=None)
 GRACE_SECONDS: Final = 5.0  # to finish a draft after SIGTERM
 
 

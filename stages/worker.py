@@ -119,6 +119,7 @@ class StageWorker:
             self._transport.subscribe(self._subjects.stage_gone(*place, "*")) as gone,
             asyncio.TaskGroup() as tasks,
         ):
+            await self._rehearse()
             self._work = AtWork(loaded, core, pump, steps)
             feeding = tasks.create_task(pump.feed(steps))
             serving = [
@@ -137,6 +138,11 @@ class StageWorker:
             for task in serving:
                 task.cancel()
         await asyncio.get_running_loop().run_in_executor(thread, loaded.runner.close)
+
+    async def _rehearse(self) -> None:
+        """Whether the broker lets us send results on. Raises BrokerError, naming the subject."""
+        further = () if self._identity.last else (self._subjects.stage(self._identity.stage + 1, 0),)
+        await self._transport.rehearse(*further, self._subjects.done("nobody", 0))
 
     async def _hand_over(self) -> None:
         """Serve on until the decoder has moved to another worker of our stage, if there is one or will be."""

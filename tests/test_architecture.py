@@ -11,7 +11,7 @@ LAYERS: dict[str, set[str]] = {  # package -> packages of ours it may import
     "engine.kv": set(),  # what blocks hold, for the decoder and for draft models
     "engine.wire": {"engine.contract"},
     "engine.transport": {"engine.contract", "engine.wire"},
-    "engine.options": set(),
+    "engine.options": {"engine.contract", "engine.transport"},
     "engine.service": {"engine.contract"},
     "engine.client": {"engine.contract", "engine.transport"},
     "engine.local.lock": {"engine.contract"},
@@ -49,6 +49,7 @@ LAYERS: dict[str, set[str]] = {  # package -> packages of ours it may import
         "engine.contract",
         "engine.decoder.tokenizer",
         "engine.distribution",
+        "engine.options",
         "engine.service",
         "export_tools.passes",
         "stages",

@@ -19,14 +19,14 @@ from engine.decoder.service import DecoderService
 from engine.decoder.tokenizer import load_tokenizer
 from engine.distribution.models import Source, split_folder
 from engine.distribution.pieces import Need
-from engine.options import DEFAULT_NATS, Deployment, JsonLogs, LimitRate, Nats, Pipeline, Pull
+from engine.options import DEFAULT_NATS, App, Deployment, JsonLogs, LimitRate, Nats, Pipeline, Pull
 from engine.service import configure_logging, run_process, serve
 from engine.transport.base import Transport
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
 
 NO_MODEL: Final = ("none", "lookup", "remote")  # drafts that need none here
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()

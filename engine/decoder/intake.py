@@ -20,6 +20,7 @@ from engine.transport.subjects import Subjects
 TAKE_SECONDS: Final = 2.0  # one pull request waits that long at the broker
 KEEP_SECONDS: Final = ACK_WAIT / 3
 BACKOFF_SECONDS: Final = 0.5
+CLOSED: Final = ("shardline.", "$")  # where nobody may have an answer sent
 log = logging.getLogger("shardline.decoder")
 
 
@@ -113,6 +114,9 @@ class Intake:
         """Take request/reply prompts for ever; a full house is answered at once."""
         while True:
             message = await inbox.get()
+            if message.reply.startswith(CLOSED):  # we may publish there, who asks may not: it would borrow our rights
+                log.warning("ignored a prompt that wants its answer on %s", message.reply)
+                continue
             ticket = Ticket(peek_id(message.data) or RequestId(uuid4().hex), now(), None, message.reply)
             try:
                 request = parse_prompt(message.data)

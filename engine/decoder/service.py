@@ -69,9 +69,12 @@ class DecoderService:
 
     async def _run(self, stop: asyncio.Event) -> None:
         subjects, desk, intake = self._subjects, self._desk, self._intake
-        queue = await open_queue(self._transport, subjects)
+        queue = await open_queue(self._transport, subjects, use="take")
         events = await open_events(self._transport, subjects, writer=self.id)
         pipeline = await self._pipeline()
+        stages = range(len(self._manifest.stages))
+        await self._transport.rehearse(*(subjects.stage(index, 0) for index in stages))
+        await self._transport.rehearse(*(subjects.stage_control(index, 0) for index in stages))
         async with (
             self._transport.subscribe(subjects.done(self.id, "*"), wake=desk.work) as done,
             self._transport.subscribe(subjects.heartbeats) as heartbeats,

@@ -8,11 +8,11 @@ import typer
 from engine.contract.errors import UsageError
 from engine.gateway.config import GatewayConfig
 from engine.gateway.server import GatewayService, is_local, open_socket
-from engine.options import DEFAULT_NATS, Deployment, JsonLogs, Nats
+from engine.options import DEFAULT_NATS, App, Deployment, JsonLogs, Nats
 from engine.service import configure_logging, run_process, serve
 from engine.transport.nats import connect
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()

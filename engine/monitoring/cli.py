@@ -13,10 +13,10 @@ from engine.client.discover import reach
 from engine.contract.control import HEARTBEAT_SECONDS
 from engine.monitoring.depth import Collector, collect_once
 from engine.monitoring.table import render
-from engine.options import DEFAULT_NATS, Model, Nats
+from engine.options import DEFAULT_NATS, App, Model, Nats
 from engine.service import run_process
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()

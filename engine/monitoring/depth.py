@@ -89,7 +89,7 @@ class Collector:
     async def _prompts(self) -> QueueDepth | None:
         try:
             if self._queue is None:
-                self._queue = await open_queue(self._transport, self._subjects)
+                self._queue = await open_queue(self._transport, self._subjects, use="look")
             return await self._queue.depth()
         except BrokerError:
             return None

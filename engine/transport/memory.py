@@ -11,7 +11,7 @@ from functools import lru_cache
 import orjson
 
 from engine.contract.errors import BrokerError, NoResponderError
-from engine.transport.base import Incoming
+from engine.transport.base import Incoming, QueueUse
 from engine.transport.inbox import QueueInbox
 from engine.transport.memory_durable import EventStore, LeaseCell, MemoryLease, MemoryLog, MemoryQueue, PromptStore
 from engine.transport.memory_files import FileShelf, MemoryFiles
@@ -135,10 +135,18 @@ class MemoryTransport:
             raise BrokerError(f"message of {len(data)} bytes, the broker takes {self.max_payload} (max_payload)")
         self._broker.publish(subject, bytes(data), reply, self)
 
-    async def request(self, subject: str, data: bytes, *, timeout: float) -> Incoming:
+    def new_inbox(self) -> str:
         """See Transport."""
         self._broker.requests += 1
-        reply = f"_INBOX.{self._broker.requests}"
+        return f"_INBOX.{self._broker.requests}"
+
+    async def rehearse(self, *subjects: str) -> None:
+        """See Transport. Everything is allowed here."""
+        self._check_connected()
+
+    async def request(self, subject: str, data: bytes, *, timeout: float) -> Incoming:
+        """See Transport."""
+        reply = self.new_inbox()
         async with self.subscribe(reply) as inbox, asyncio.timeout(timeout):
             await self.publish(subject, data, reply=reply)
             answer = await inbox.get()
@@ -163,8 +171,10 @@ class MemoryTransport:
         """See Transport."""
         self._check_connected()
 
-    async def work_queue(self, *, stream: str, subject: str, dead_stream: str, dead_subject: str) -> MemoryQueue:
-        """See Transport."""
+    async def work_queue(
+        self, *, stream: str, subject: str, dead_stream: str, dead_subject: str, use: QueueUse = "put"
+    ) -> MemoryQueue:
+        """See Transport. Who looks makes it too: nobody else could tell."""
         self._check_connected()
         store = self._broker.queues.get(stream)
         if store is None:

@@ -2,6 +2,7 @@
 """The work queue of prompts, on a JetStream stream with one durable pull consumer."""
 
 import asyncio
+import functools
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from nats.js.api import (
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
 from engine.contract.errors import RETRY_AFTER, BrokerError, OverloadedError
-from engine.transport.base import DeadLetter, Job, QueueDepth, Stored
+from engine.transport.base import DeadLetter, Job, QueueDepth, QueueUse, Stored
 from engine.transport.durable import ACK_WAIT, DUPLICATE_SECONDS, MAX_DEAD, MAX_PROMPTS, dead_letter, read_letter
 from engine.transport.nats_client import RepairedClient, whole
 from engine.transport.nats_jetstream import (
@@ -32,6 +33,7 @@ from engine.transport.nats_jetstream import (
     STREAM_FULL,
     administer,
     ensure_stream,
+    optional,
 )
 
 CONSUMER: Final = "decoder"
@@ -56,9 +58,18 @@ class _Place:
 
 
 async def open_queue(
-    client: RepairedClient, url: str, *, stream: str, subject: str, dead_stream: str, dead_subject: str
+    client: RepairedClient,
+    url: str,
+    *,
+    stream: str,
+    subject: str,
+    dead_stream: str,
+    dead_subject: str,
+    use: QueueUse = "put",
 ) -> "NatsQueue":
-    """The work queue, its streams and its consumer made if missing. Raises BrokerError.
+    """The work queue, its streams and its consumer made if missing, unless to look; the consumer renewed to take.
+
+    Raises BrokerError.
 
     The size of a prompt has no bound of its own: the broker's max_payload is one, and may be raised later.
     """
@@ -89,8 +100,9 @@ async def open_queue(
         max_ack_pending=_MAX_ACK_PENDING,
     )
     for config in (prompts, dead):
-        await ensure_stream(js, url, config)
-    await administer(url, js.add_consumer(stream, consumer))
+        await ensure_stream(js, url, config, make=use != "look")
+    if use == "take" or await administer(url, optional(functools.partial(js.consumer_info, stream), CONSUMER)) is None:
+        await administer(url, js.add_consumer(stream, consumer))
     return NatsQueue(_Place(client, js, stream, subject, dead_stream, dead_subject))
 
 
