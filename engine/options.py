@@ -1,5 +1,6 @@
 """Options that several commands share, so that they mean and say the same everywhere."""
 
+from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
@@ -12,4 +13,16 @@ Model = Annotated[str, typer.Option(help="Slug; found by itself when only one is
 Device = Annotated[str, typer.Option(help="OpenVINO device.")]
 Threads = Annotated[int, typer.Option(min=0, help="Threads that compute; 0: one per core in use.")]
 Cores = Annotated[str, typer.Option(help="Stay on these cores, e.g. 0,1 or 0-3.")]
-JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Log lines as JSON.")]
+Metrics = Annotated[
+    str, typer.Option(help="Serve Prometheus metrics at this PORT, or HOST:PORT for other machines; off without.")
+]
+
+
+class LogForm(StrEnum):
+    """Choices of --log."""
+
+    text = "text"
+    json = "json"
+
+
+Log = Annotated[LogForm, typer.Option(help="Log lines for people, or one JSON object each.")]

@@ -110,7 +110,14 @@ def fail(error: ShardlineError) -> None:
 
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        fields = {"at": record.created, "level": record.levelname, "name": record.name, "message": record.getMessage()}
+        fields: dict[str, object] = {
+            "at": record.created,
+            "level": record.levelname,
+            "name": record.name,
+            "message": record.getMessage(),
+        }
+        if request := getattr(record, "request", ""):
+            fields["request"] = str(request)
         if record.exc_info:
             fields["trace"] = self.formatException(record.exc_info)
         return orjson.dumps(fields).decode()

@@ -12,7 +12,8 @@ import typer
 
 from engine.contract.errors import BrokerError
 from engine.contract.manifest import Manifest, load_manifest
-from engine.options import DEFAULT_NATS, Cores, Deployment, Device, JsonLogs, Nats, Threads
+from engine.monitoring.process import show_stage
+from engine.options import DEFAULT_NATS, Cores, Deployment, Device, Log, LogForm, Metrics, Nats, Threads
 from engine.service import configure_logging, run_process, serve
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
@@ -27,7 +28,7 @@ from stages.settings import RunnerOptions
 from stages.worker import StageWorker
 
 BROKER_SECONDS: Final = 2.0  # a probe does not wait longer for one
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None)
 
 
 class RunnerName(StrEnum):
@@ -72,7 +73,8 @@ def run(
     slots: Annotated[int, typer.Option(min=1, help="Stateful: sequences at once.")] = 8,
     cache: Annotated[Path | None, typer.Option(help="Keep compiled models here for the next start.")] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to finish steps after SIGTERM.")] = 10.0,
-    json_logs: JsonLogs = False,
+    log: Log = LogForm.text,
+    metrics: Metrics = "",
     probe: Annotated[
         bool, typer.Option("--probe", help="Serve nothing: measure this machine, print JSON for shard-export plan.")
     ] = False,
@@ -80,7 +82,9 @@ def run(
 ) -> None:
     """Serve one shard: compute its steps in order and send them on. SIGTERM drains."""
     run_process(
-        lambda: (functools.partial(probe_stage, name=name) if probe else serve_stage)(
+        lambda: (
+            functools.partial(probe_stage, name=name) if probe else functools.partial(serve_stage, metrics=metrics)
+        )(
             StageConfig(
                 index=index,
                 shards=shards,
@@ -98,13 +102,13 @@ def run(
                 ),
                 cores=parse_cores(cores),
                 grace=grace,
-                json_logs=json_logs,
+                json_logs=log is LogForm.json,
             )
         )
     )
 
 
-async def serve_stage(config: StageConfig) -> None:
+async def serve_stage(config: StageConfig, *, metrics: str = "") -> None:
     """Check the shard, connect, load, serve."""
     configure_logging(json=config.json_logs)
     if config.cores:
@@ -119,9 +123,15 @@ async def serve_stage(config: StageConfig) -> None:
             subjects,
             identity,
             functools.partial(load_shard, config, manifest),
-            announce=lambda line: print(line, flush=True),
+            announce=announce,
         )
-        await serve(worker, grace=config.grace)
+        shown = show_stage(transport, subjects, worker.heartbeat, metrics, announce)
+        await serve(worker, *shown, grace=config.grace)
+
+
+def announce(line: str) -> None:
+    """Say it on stdout, at once."""
+    print(line, flush=True)
 
 
 async def probe_stage(config: StageConfig, *, name: str) -> None:

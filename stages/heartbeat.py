@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import psutil
 
 from engine.contract.control import PROTOCOL_VERSION, StageHeartbeat, WorkerState
+from engine.contract.figures import Link
 from engine.transport.base import Inbox
 from stages.core import StageCore
 from stages.identity import Identity
@@ -37,7 +38,7 @@ class AtWork:
     inbox: Inbox
 
 
-def heartbeat(identity: Identity, state: WorkerState, load: Load, work: AtWork | None) -> StageHeartbeat:
+def heartbeat(identity: Identity, state: WorkerState, load: Load, work: AtWork | None, link: Link) -> StageHeartbeat:
     """The heartbeat of this moment; `work` is None while loading."""
     now = time.monotonic()
     can = work.loaded.runner.capabilities if work else _NOTHING_YET
@@ -74,4 +75,13 @@ def heartbeat(identity: Identity, state: WorkerState, load: Load, work: AtWork |
         kv_precision=identity.kv_precision,
         dynamic_quantization=identity.dynamic_quantization,
         equalities=work.loaded.equalities if work else {},
+        busy_seconds=load.busy_seconds,
+        step_seconds=load.step_seconds.histogram(),
+        refusals=_refusals(work) if work else {},
+        link=link,
     )
+
+
+def _refusals(work: AtWork) -> dict[str, int]:
+    """By code; "inbox_full" is what came faster than it was taken."""
+    return dict(work.core.refusals) | ({"inbox_full": work.inbox.dropped} if work.inbox.dropped else {})

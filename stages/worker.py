@@ -59,6 +59,10 @@ class StageWorker:
         opened = self._work is not None and self._work.core.route is not None
         return "serving" if self._state == "ready" and opened else self._state
 
+    def heartbeat(self) -> StageHeartbeat:
+        """What it says of itself at this moment."""
+        return heartbeat(self._identity, self.state, self._load, self._work, self._transport.link)
+
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`; steps that have arrived are finished. Raises ShardlineError when the place is taken."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="inference")
@@ -191,9 +195,8 @@ class StageWorker:
         subject = self._subjects.stage_heartbeat(self._identity.stage)
         while True:
             self._changed.clear()
-            message = heartbeat(self._identity, self.state, self._load, self._work)
             with suppress(BrokerError):  # the transport says so already
-                await self._transport.publish(subject, to_json(message))
+                await self._transport.publish(subject, to_json(self.heartbeat()))
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._heartbeat):
                     await self._changed.wait()

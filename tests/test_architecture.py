@@ -19,6 +19,7 @@ LAYERS: dict[str, set[str]] = {  # package -> packages of ours it may import
     "engine.gateway.errors": {"engine.contract"},
     "engine.monitoring": {"engine.contract", "engine.transport"},
     "engine.monitoring.cli": {*BASIC, "engine.client"},
+    "engine.monitoring.monitor_cli": BASIC,
     "engine.decoder.tokenizer": {"engine.contract"},  # by itself, so that the exporter can compare vocabularies
     "engine.decoder": {*BASIC, "engine.decoder.tokenizer", "engine.kv"},
     "engine.decoder.cli": {*BASIC, "engine.decoder", "engine.decoder.tokenizer", "stages"},  # a draft model of its own
@@ -41,6 +42,7 @@ LIBRARIES: dict[str, set[str]] = {  # library -> where it may be imported
     "openvino": {"stages", "export_tools", "export_tools.passes"},
     "openvino_genai": {"engine.decoder.tokenizer", "export_tools"},
     "llguidance": {"engine.decoder"},
+    "prometheus_client": {"engine.monitoring"},
     "fastapi": {"engine.gateway"},
     "starlette": {"engine.gateway"},
     "uvicorn": {"engine.gateway"},

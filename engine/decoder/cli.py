@@ -14,13 +14,14 @@ from engine.decoder.constraint import ConstraintCompiler
 from engine.decoder.drafters import Drafter, Proposer, RemoteDrafter, ThreadDrafter
 from engine.decoder.service import DecoderService
 from engine.decoder.tokenizer import load_tokenizer
-from engine.options import DEFAULT_NATS, Deployment, JsonLogs, Nats
+from engine.monitoring.process import show_decoder
+from engine.options import DEFAULT_NATS, Deployment, Log, LogForm, Metrics, Nats
 from engine.service import configure_logging, run_process, serve
 from engine.transport.base import Transport
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
@@ -39,7 +40,8 @@ def run(
     draft: Annotated[str, typer.Option(help="Draft model: its folder, remote (draft-run), lookup or none.")] = "lookup",
     draft_tokens: Annotated[int | None, typer.Option(min=0, max=16, help="Always that many drafts.")] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to finish answers after SIGTERM.")] = 30.0,
-    json_logs: JsonLogs = False,
+    log: Log = LogForm.text,
+    metrics: Metrics = "",
 ) -> None:
     """Serve one pipeline: take prompts, keep steps in flight, send answers. SIGTERM drains."""
     config = DecoderConfig(
@@ -57,12 +59,12 @@ def run(
         draft=draft,
         draft_tokens=draft_tokens,
         grace=grace,
-        json_logs=json_logs,
+        json_logs=log is LogForm.json,
     )
-    run_process(lambda: serve_decoder(config))
+    run_process(lambda: serve_decoder(config, metrics=metrics))
 
 
-async def serve_decoder(config: DecoderConfig) -> None:
+async def serve_decoder(config: DecoderConfig, *, metrics: str = "") -> None:
     """Load the tokenizer and the draft, connect, serve. Raises ManifestError, DeviceError."""
     configure_logging(json=config.json_logs)
     manifest = load_manifest(config.shards)
@@ -88,10 +90,16 @@ async def serve_decoder(config: DecoderConfig) -> None:
                 subjects,
                 admission,
                 config,
-                announce=lambda line: print(line, flush=True),
+                announce=announce,
                 drafter=drafter_of(config.draft, propose, thread, transport, subjects),
             )
-            await serve(service, grace=config.grace)
+            shown = show_decoder(transport, subjects, service.heartbeat, metrics, announce)
+            await serve(service, *shown, grace=config.grace)
+
+
+def announce(line: str) -> None:
+    """Say it on stdout, at once."""
+    print(line, flush=True)
 
 
 def sources_of(draft: str) -> tuple[str, ...]:

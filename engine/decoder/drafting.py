@@ -1,5 +1,6 @@
 """Who drafts next, from which source, and how much: decisions over the running sequences, no I/O."""
 
+from collections import Counter
 from collections.abc import Sequence as Items
 from typing import Final, Literal
 
@@ -11,6 +12,7 @@ from engine.decoder.cost import Average, StepCost
 from engine.decoder.referee import Referee
 from engine.decoder.sequence import Sequence
 from engine.decoder.speculation import Choice
+from engine.monitoring.histogram import Buckets
 
 FIRST_TOKENS: Final = 3  # drafts per window before any step was measured
 AHEAD_LEAST: Final = 0.15  # chance that everything before it holds, for a window sent ahead of its time
@@ -29,6 +31,8 @@ class DraftPlanner:
         self.gain = Average(0.98)  # expected speed relative to no drafts, for people
         self.accepted = self.checked = 0  # drafts, since start
         self.referee = Referee()
+        self.windows = Counter[str]()  # decided since start: by source, or by the reason for none
+        self.lengths = Buckets(range(MAX_DRAFT_TOKENS))
 
     def observe_step(self, tokens: int, seconds: float) -> None:
         """A step's result came so long after the one before, or after it was sent."""
@@ -72,6 +76,7 @@ class DraftPlanner:
     ) -> list[DraftRequest]:
         if sequence.extend_by_grammar():
             sequence.drafting = "decided"
+            self._decided("grammar", len(sequence.tail))
             return []
         state, room = sequence.drafts, min(sequence.room, MAX_DRAFT_TOKENS)
         best, source, found = Choice(0, 1.0), "", ()
@@ -91,12 +96,18 @@ class DraftPlanner:
             return []
         self.window.observe(best.tokens)
         self.gain.observe(best.gain)
+        none = "fixed_none" if state.fixed is not None else "too_costly" if worth_it else "measured_slower"
+        self._decided(source if best.tokens else none, best.tokens)
         state.source = source or state.source
         sequence.drafting = "decided"
         if source == "model":
             return [_ask(sequence, best.tokens)]
         sequence.extend_tail(found)
         return []
+
+    def _decided(self, why: str, tokens: int) -> None:
+        self.windows[why] += 1
+        self.lengths.observe(tokens)
 
     def _choose(self, sequence: Sequence, source: str, rows: int, limits: StepLimits, room: int) -> Choice:
         if not self.cost.known and sequence.drafts.fixed is None:
@@ -121,6 +132,8 @@ class DraftPlanner:
             step_token_ms=round(token * 1e3, 3),
             draft_token_ms=round(self.draft_seconds.value * 1e3, 3),
             failures=failures,
+            windows=dict(self.windows),
+            window_tokens=self.lengths.histogram(),
         )
 
     def take(self, sequence: Sequence, request: DraftRequest, draft: Draft) -> None:

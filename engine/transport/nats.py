@@ -12,6 +12,7 @@ from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from engine.contract.errors import BrokerError, NoResponderError
+from engine.contract.figures import Link
 from engine.transport.base import EventLog, Incoming, Lease, WorkQueue
 from engine.transport.inbox import QueueInbox
 from engine.transport.nats_client import WATCH_SECONDS, Echo, Lifeline, RepairedClient, Watchdog
@@ -40,6 +41,18 @@ class NatsTransport:
     def connected(self) -> bool:
         """See Transport."""
         return self._client.is_connected
+
+    @property
+    def link(self) -> Link:
+        """See Transport."""
+        stats = self._client.stats
+        return Link(
+            sent_bytes=stats["out_bytes"],
+            received_bytes=stats["in_bytes"],
+            sent_messages=stats["out_msgs"],
+            received_messages=stats["in_msgs"],
+            reconnects=stats["reconnects"],
+        )
 
     async def publish(self, subject: str, data: bytes, *, reply: str = "") -> None:
         """See Transport. Nothing is kept for later while the broker is away: stale steps would be useless."""
