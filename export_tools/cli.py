@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from export_tools.compress import WeightOptions
 
 app = typer.Typer(
-    add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
     help="Cut a model into shards, check shards, prepare drafts.",

@@ -24,9 +24,11 @@ LAYERS: dict[str, set[str]] = {  # package -> packages of ours it may import
     "engine.decoder": {*BASIC, "engine.decoder.tokenizer", "engine.kv"},
     "engine.decoder.cli": {*BASIC, "engine.decoder", "engine.decoder.tokenizer", "stages"},  # a draft model of its own
     "engine.local": {*BASIC, "engine.client"},
+    "engine.chat": {*BASIC, "engine.client"},
     "engine.dead_cli": {*BASIC, "engine.client"},
     "engine.cli": {
         *BASIC,
+        "engine.chat",
         "engine.client",
         "engine.dead_cli",
         "engine.gateway.keys",
