@@ -9,6 +9,8 @@ import orjson
 import typer
 from rich.console import Console
 
+from engine.chat import chat as talk
+from engine.client.api import Shardline
 from engine.client.client import Client
 from engine.client.discover import reach
 from engine.contract.errors import ShardlineError, UsageError
@@ -19,15 +21,13 @@ from engine.doctor.cli import doctor
 from engine.gateway.keys import new_key
 from engine.local.broker_config import BrokerPlan, write_broker
 from engine.local.demo import PROMPTS, run_demo
-from engine.monitoring.cli import show
+from engine.monitoring.cli import show_status, show_top
 from engine.options import DEFAULT_NATS, App, Model, Nats
-from engine.service import fail, run_process
+from engine.service import INTERRUPTED, fail, run_process
 from engine.transport.roles import ALL_KINDS
 from engine.transport.subjects import Subjects
 
-app = App(
-    add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="One language model, several machines."
-)
+app = App(rich_markup_mode=None, no_args_is_help=True, help="One language model, several machines.")
 app.add_typer(dead, name="dead")
 app.command()(doctor)
 Deployment = Annotated[str, typer.Option(help="As given to the stages and the decoder.")]
@@ -93,10 +93,50 @@ def status(
     nats: Nats = DEFAULT_NATS,
     deployment: Deployment = "default",
     model: Model = "",
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line, one for each model.")] = False,
 ) -> None:
-    """Show stages, decoder and queues once."""
-    run_process(lambda: show(nats, deployment, model, watch=False, json=json))
+    """Show stages, decoder and queues of every model once.
+
+    Exit codes: 0 all of them serve, 1 no broker, 2 wrong usage, 3 one of them would not answer a prompt.
+    """
+    run_process(lambda: show_status(nats, deployment, model, json=json))
+
+
+@app.command()
+def top(nats: Nats = DEFAULT_NATS, deployment: Deployment = "default", model: Model = "") -> None:
+    """Watch a pipeline at work: stages, queue, tokens/s, drafts, open requests. Ctrl-C ends it."""
+    try:
+        run_process(lambda: show_top(nats, deployment, model, Console()))
+    except SystemExit as ended:
+        if ended.code != INTERRUPTED:
+            raise
+
+
+@app.command()
+def chat(
+    system: Annotated[str, typer.Option(help="What the model is told before everything else.")] = "",
+    max_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 (default): the likeliest token.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same answer.")] = None,
+    nats: Nats = DEFAULT_NATS,
+    deployment: Deployment = "default",
+    model: Model = "",
+) -> None:
+    """Talk to a model; it remembers the conversation. /reset begins anew, /exit ends, Ctrl-C stops an answer.
+
+    Lines of standard input are turns where that is no terminal. Exit codes: 0 all turns were answered, 1 one was not,
+    or no broker, 2 wrong usage or no model.
+    """
+    options: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+    fields = {name: value for name, value in options.items() if value is not None}
+    try:
+        well = talk(lambda: Shardline(nats, deployment=deployment, model=model), system, fields)
+    except ShardlineError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+    else:
+        raise typer.Exit(0 if well else 1)
 
 
 @app.command("api-key")

@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -22,7 +23,19 @@ LimitRate = Annotated[str, typer.Option(help="Fetch or send at most so many byte
 Device = Annotated[str, typer.Option(help="OpenVINO device.")]
 Threads = Annotated[int, typer.Option(min=0, help="Threads that compute; 0: one per core in use.")]
 Cores = Annotated[str, typer.Option(help="Stay on these cores, e.g. 0,1 or 0-3.")]
-JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Log lines as JSON.")]
+Metrics = Annotated[
+    str, typer.Option(help="Serve Prometheus metrics at this PORT, or HOST:PORT for other machines; off without.")
+]
+
+
+class LogForm(StrEnum):
+    """Choices of --log."""
+
+    text = "text"
+    json = "json"
+
+
+Log = Annotated[LogForm, typer.Option(help="Log lines for people, or one JSON object each.")]
 
 
 Credentials = Annotated[

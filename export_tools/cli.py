@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from export_tools.compress import WeightOptions
 
 app = App(
-    add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
     help="Cut a model into shards, check shards, prepare drafts.",

@@ -85,6 +85,10 @@ class StageWorker:
         self._place.give_way(reason, serves=self._serves)
         self._changed.set()
 
+    def heartbeat(self) -> StageHeartbeat:
+        """What it says of itself at this moment."""
+        return heartbeat(self._identity, self.state, self._load, self._work, self._place, self._transport.link)
+
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`; steps that have arrived are finished. Raises ShardlineError when the place is taken."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="inference")
@@ -231,9 +235,8 @@ class StageWorker:
         subject = self._subjects.stage_heartbeat(self._identity.stage)
         while True:
             self._changed.clear()
-            message = heartbeat(self._identity, self.state, self._load, self._work, self._place)
             with suppress(BrokerError):  # the transport says so already
-                await self._transport.publish(subject, to_json(message))
+                await self._transport.publish(subject, to_json(self.heartbeat()))
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._heartbeat):
                     await self._changed.wait()

@@ -34,7 +34,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
 def test_units_run_commands_and_options_that_there_are() -> None:
     started = re.findall(r"^ExecStart=/opt/shardline/.venv/bin/(\S+)", _units(), re.M)
     assert len(started) == 5
-    assert set(started) - {"nats-server", "monitor-run"} <= COMMANDS
+    assert set(started) - {"nats-server"} <= COMMANDS
 
 
 def test_no_secret_is_on_a_command_line_or_in_an_environment_of_a_unit() -> None:

@@ -43,7 +43,7 @@ $log = Join-Path $logs "$Role.log"
     "set NATS_URL=$Broker"
     "set SHARDLINE_CREDENTIALS=$key"
     "set SHARDLINE_TLS_CA=$ca"
-    "`"$Folder\.venv\Scripts\$($Command.Split(' ')[0]).exe`" $(($Command -split ' ', 2)[1]) --json-logs >> `"$log`" 2>&1"
+    "`"$Folder\.venv\Scripts\$($Command.Split(' ')[0]).exe`" $(($Command -split ' ', 2)[1]) --log json >> `"$log`" 2>&1"
 ) | Set-Content -Encoding ascii $start
 
 $action = New-ScheduledTaskAction -Execute $env:ComSpec -Argument "/c `"$start`"" -WorkingDirectory $Folder

@@ -99,7 +99,8 @@ class Intake:
     async def _open(self, ticket: Ticket, job: Job, desk: Reception) -> None:
         if ticket.told.state == "begun":
             self.resumed += 1
-            log.info("request %s goes on behind event %d", ticket.id, ticket.told.next_seq - 1)
+            place = ticket.told.next_seq - 1
+            log.info("request %s goes on behind event %d", ticket.id, place, extra={"request": ticket.id})
         try:
             request = parse_prompt(job.data)
             if job.deliveries > self._max_deliveries + ticket.told.next_seq:  # what brought an event was not in vain

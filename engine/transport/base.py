@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
+from engine.contract.figures import Link
 from engine.contract.history import LoggedEvent
 
 
@@ -58,6 +59,7 @@ class QueueDepth:
     working: int  # handed out, not acknowledged
     redelivered: int  # of those, handed out more than once
     dead: int  # given up
+    oldest: float = 0.0  # seconds since the oldest of them was stored, those handed out included; 0.0: there is none
 
 
 class Stored(NamedTuple):
@@ -211,6 +213,11 @@ class Transport(Protocol):
 
     async def online(self) -> None:
         """Return once the broker is reachable."""
+        ...
+
+    @property
+    def link(self) -> Link:
+        """What went over this connection so far."""
         ...
 
     async def publish(self, subject: str, data: bytes, *, reply: str = "") -> None:

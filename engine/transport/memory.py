@@ -11,6 +11,7 @@ from functools import lru_cache
 import orjson
 
 from engine.contract.errors import BrokerError, NoResponderError
+from engine.contract.figures import Link
 from engine.transport.base import Incoming, QueueUse
 from engine.transport.inbox import QueueInbox
 from engine.transport.memory_durable import EventStore, LeaseCell, MemoryLease, MemoryLog, MemoryQueue, PromptStore
@@ -102,6 +103,7 @@ class MemoryTransport:
         self._online = asyncio.Event()
         self._online.set()
         self.links = 0
+        self._sent = Link()
 
     @property
     def connected(self) -> bool:
@@ -128,11 +130,17 @@ class MemoryTransport:
         """See Transport."""
         return self._broker.max_payload
 
+    @property
+    def link(self) -> Link:
+        """See Transport. What is received is not counted here, and nothing is ever connected anew."""
+        return self._sent
+
     async def publish(self, subject: str, data: bytes, *, reply: str = "") -> None:
         """See Transport."""
         self._check_connected()
         if len(data) > self.max_payload:
             raise BrokerError(f"message of {len(data)} bytes, the broker takes {self.max_payload} (max_payload)")
+        self._sent = Link(sent_bytes=self._sent.sent_bytes + len(data), sent_messages=self._sent.sent_messages + 1)
         self._broker.publish(subject, bytes(data), reply, self)
 
     def new_inbox(self) -> str:

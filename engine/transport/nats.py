@@ -13,6 +13,7 @@ from nats.errors import TimeoutError as NatsTimeoutError
 
 from engine.contract.errors import BrokerError, NoResponderError
 from engine.contract.facts import Broker
+from engine.contract.figures import Link
 from engine.transport.base import EventLog, FileStore, Incoming, Lease, QueueUse, WorkQueue
 from engine.transport.inbox import QueueInbox
 from engine.transport.nats_client import WATCH_SECONDS, Echo, Lifeline, RepairedClient, Watchdog, whole
@@ -52,6 +53,18 @@ class NatsTransport:
     async def online(self) -> None:
         """See Transport."""
         await self._client.online.wait()
+
+    @property
+    def link(self) -> Link:
+        """See Transport."""
+        stats = self._client.stats
+        return Link(
+            sent_bytes=stats["out_bytes"],
+            received_bytes=stats["in_bytes"],
+            sent_messages=stats["out_msgs"],
+            received_messages=stats["in_msgs"],
+            reconnects=stats["reconnects"],
+        )
 
     async def publish(self, subject: str, data: bytes, *, reply: str = "") -> None:
         """See Transport. Nothing is kept for later while the broker is away: stale steps would be useless."""

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from nats.aio.msg import Msg
@@ -193,6 +194,7 @@ class NatsQueue:
         try:
             consumer = await whole(self._place.js.consumer_info(self._place.stream, CONSUMER))
             dead = await whole(self._place.js.stream_info(self._place.dead_stream))
+            oldest = await whole(self._oldest()) if consumer.num_pending or consumer.num_ack_pending else 0.0
         except API_ERRORS as error:
             raise BrokerError(f"cannot read the prompt queue: {error}") from error
         return QueueDepth(
@@ -200,7 +202,17 @@ class NatsQueue:
             working=consumer.num_ack_pending or 0,
             redelivered=consumer.num_redelivered or 0,
             dead=dead.state.messages,
+            oldest=oldest,
         )
+
+    async def _oldest(self) -> float:
+        """Seconds since the first prompt of the stream was stored, by the broker's clock; nats-py leaves that out."""
+        js = self._place.js
+        info = await js._api_request(f"{js._prefix}.STREAM.INFO.{self._place.stream}", timeout=js._timeout)
+        if not info["state"]["messages"]:
+            return 0.0
+        asked, first = (_moment(text) for text in (info["ts"], info["state"]["first_ts"]))
+        return max((asked - first).total_seconds(), 0.0)
 
     async def letters(self) -> list[DeadLetter]:
         """See WorkQueue."""
@@ -282,3 +294,8 @@ class NatsJob:
             await whole(action)
         except API_ERRORS as error:
             raise BrokerError(f"prompt {self.sequence}: {error}") from error
+
+
+def _moment(text: str) -> datetime:
+    """A time as the broker writes it."""
+    return datetime.fromisoformat(text)  # nanoseconds are cut off
