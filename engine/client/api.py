@@ -73,7 +73,8 @@ class Shardline:
         tls_ca: Path | None = None,
     ) -> None:
         """`credentials`: the file of our key; `tls_ca`: the broker's authority (docs/security.md)."""
-        nats = BrokerUrl(nats, credentials=credentials, tls_ca=tls_ca)
+        if credentials or tls_ca or not isinstance(nats, BrokerUrl):
+            nats = BrokerUrl(nats, credentials=credentials, tls_ca=tls_ca)
         self._nats, self._deployment, self._model = nats, deployment, model
         self._stack = AsyncExitStack()
         self._client: Client | None = None

@@ -14,7 +14,7 @@ from engine.contract.manifest import load_manifest
 from engine.contract.prompt import FinalEvent
 from engine.local.pipeline import KV_MEMORY
 from engine.local.processes import Child, Processes
-from engine.transport.nats import connect
+from engine.transport.nats import NatsTransport, connect
 from engine.transport.subjects import Subjects
 from tests.conftest import Shards
 from tests.security.guarded import Guarded, guarded, run
@@ -41,6 +41,41 @@ class Roles:
         child = await self.start(role, module, *options)
         assert await child.wait() == 0, child.last_words()
         return "\n".join(child.lines)
+
+    async def chat(self, role: str, lines: str) -> str:
+        """What is said to these lines; every turn must be answered."""
+        url = self._broker.url_for(role)
+        command = [sys.executable, "-m", "engine.cli", "chat", "--max-tokens", "4", "--nats", url]
+        command += ["--credentials", str(url.credentials), "--tls-ca", str(url.tls_ca)]
+        pipe = asyncio.subprocess.PIPE
+        child = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+        out, problem = await child.communicate(lines.encode())
+        assert child.returncode == 0, problem.decode()
+        return out.decode()
+
+
+async def everybody(transport: NatsTransport, processes: int) -> set[str]:
+    """Who answers when asked what runs."""
+    answers: list[str] = []
+    reply = transport.new_inbox()
+    async with transport.subscribe(reply) as inbox:
+        await transport.publish("$SRV.PING", b"", reply=reply)
+        while len(answers) < processes:
+            answers.append(orjson.loads((await inbox.get()).data)["name"])
+    return set(answers)
+
+
+async def scraped(url: str, wanted: str) -> None:
+    """Return once the metrics there tell of it."""
+
+    def get() -> str:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.read().decode()
+
+    while True:
+        if wanted in await asyncio.to_thread(get):
+            return
+        await asyncio.sleep(0.2)  # the next heartbeat
 
 
 def test_every_process_does_its_work_with_its_own_key(shards: Shards, draft: Path, tmp_path: Path) -> None:
@@ -75,6 +110,14 @@ def test_every_process_does_its_work_with_its_own_key(shards: Shards, draft: Pat
             depths = orjson.loads(await roles.output("monitor", "engine.monitoring.cli", "--json"))
             assert [stage["stage"] for stage in depths["stages"]] == [0, 1]
             assert depths["prompts"]["dead"] == 0
+            status = orjson.loads(await roles.output("monitor", "engine.cli", "status", "--json"))
+            assert (status["model"], status["serving"]) == (model.model, True)
+            monitor = await roles.start("monitor", "engine.monitoring.monitor_cli", "--metrics", "0")
+            metrics = await monitor.wait_for_line("metrics")
+            async with connect(broker.url_for("monitor"), name="test") as transport:
+                assert await everybody(transport, 3) == {"shardline-stage", "shardline-decoder"}
+            await scraped(metrics.split()[-1], f'model="{model.model}"')
+            assert await roles.chat("client", f"/help\n{PROMPT}\n")
             assert await roles.output("admin", "engine.cli", "dead", "list") == ""
             answer = await asyncio.to_thread(ask, ready[-1].split()[-1], model.model)
             assert answer["choices"][0]["text"] == durable.text
@@ -82,7 +125,7 @@ def test_every_process_does_its_work_with_its_own_key(shards: Shards, draft: Pat
             for child in processes.children:
                 assert "does not let" not in child.log.read_text()
 
-    run(main, seconds=180)
+    run(main, seconds=240)
 
 
 def ask(url: str, model: str) -> dict[str, list[dict[str, str]]]:
