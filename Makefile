@@ -6,11 +6,13 @@ BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 EXPORT_VENV := .venv-export
 EXPORT := $(EXPORT_VENV)/.installed
+DOCS_VENV := .venv-docs
+DOCS := $(DOCS_VENV)/.installed
 OLDER := $(EXPORT_VENV)/older-transformers
 WORKERS := -n 2 --dist loadgroup --no-loadscope-reorder
 PATHS := engine stages export_tools tests bench
 
-.PHONY: help setup demo test test-export unit soak faults check format bench clean
+.PHONY: help setup demo test test-export unit soak faults check format docs bench clean
 
 help:
 	@echo "make demo    a real model in two shards answers four prompts on this machine"
@@ -20,6 +22,7 @@ help:
 	@echo "make faults  all fault tests twenty times each (hours); COUNT=1 for once (a quarter of an hour)"
 	@echo "make soak    ten minutes of mixed load on real processes, memory watched; MINUTES=60 for longer"
 	@echo "make check   formatting, lint, spelling, types"
+	@echo "make docs    the documentation as a site in build/site"
 	@echo "make bench   parity and pipeline benchmarks (minutes; wants an idle machine)"
 
 setup: $(BASE)
@@ -71,6 +74,15 @@ $(EXPORT): pyproject.toml
 test-export: $(EXPORT)
 	SHARDLINE_OLDER_TRANSFORMERS=$(abspath $(OLDER)) $(EXPORT_VENV)/bin/python -m pytest -m export tests/families
 
+$(DOCS): pyproject.toml
+	@test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.6,<10'
+	@touch $@
+
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
 bench: $(DEV)
 	$(BIN)/python -m bench.parity
 	$(BIN)/python -m bench.pipeline
@@ -83,4 +95,4 @@ bench: $(DEV)
 	$(BIN)/python -m bench.static_slots
 
 clean:
-	rm -rf $(VENV) $(EXPORT_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(EXPORT_VENV) $(DOCS_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

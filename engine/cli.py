@@ -9,21 +9,25 @@ import orjson
 import typer
 from rich.console import Console
 
+from engine.chat import chat as talk
+from engine.client.api import Shardline
 from engine.client.client import Client
 from engine.client.discover import reach
 from engine.contract.errors import ShardlineError, UsageError
+from engine.contract.manifest import load_manifest
 from engine.contract.prompt import FinalEvent, encode_event
 from engine.dead_cli import app as dead
 from engine.doctor.cli import doctor
 from engine.gateway.keys import new_key
+from engine.local.broker_config import BrokerPlan, write_broker
 from engine.local.demo import PROMPTS, run_demo
-from engine.monitoring.cli import show
-from engine.options import DEFAULT_NATS, Model, Nats
-from engine.service import fail, run_process
+from engine.monitoring.cli import show_status, show_top
+from engine.options import DEFAULT_NATS, App, Model, Nats
+from engine.service import INTERRUPTED, fail, run_process
+from engine.transport.roles import ALL_KINDS
+from engine.transport.subjects import Subjects
 
-app = typer.Typer(
-    add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="One language model, several machines."
-)
+app = App(rich_markup_mode=None, no_args_is_help=True, help="One language model, several machines.")
 app.add_typer(dead, name="dead")
 app.command()(doctor)
 Deployment = Annotated[str, typer.Option(help="As given to the stages and the decoder.")]
@@ -89,10 +93,50 @@ def status(
     nats: Nats = DEFAULT_NATS,
     deployment: Deployment = "default",
     model: Model = "",
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line, one for each model.")] = False,
 ) -> None:
-    """Show stages, decoder and queues once."""
-    run_process(lambda: show(nats, deployment, model, watch=False, json=json))
+    """Show stages, decoder and queues of every model once.
+
+    Exit codes: 0 all of them serve, 1 no broker, 2 wrong usage, 3 one of them would not answer a prompt.
+    """
+    run_process(lambda: show_status(nats, deployment, model, json=json))
+
+
+@app.command()
+def top(nats: Nats = DEFAULT_NATS, deployment: Deployment = "default", model: Model = "") -> None:
+    """Watch a pipeline at work: stages, queue, tokens/s, drafts, open requests. Ctrl-C ends it."""
+    try:
+        run_process(lambda: show_top(nats, deployment, model, Console()))
+    except SystemExit as ended:
+        if ended.code != INTERRUPTED:
+            raise
+
+
+@app.command()
+def chat(
+    system: Annotated[str, typer.Option(help="What the model is told before everything else.")] = "",
+    max_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 (default): the likeliest token.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same answer.")] = None,
+    nats: Nats = DEFAULT_NATS,
+    deployment: Deployment = "default",
+    model: Model = "",
+) -> None:
+    """Talk to a model; it remembers the conversation. /reset begins anew, /exit ends, Ctrl-C stops an answer.
+
+    Lines of standard input are turns where that is no terminal. Exit codes: 0 all turns were answered, 1 one was not,
+    or no broker, 2 wrong usage or no model.
+    """
+    options: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+    fields = {name: value for name, value in options.items() if value is not None}
+    try:
+        well = talk(lambda: Shardline(nats, deployment=deployment, model=model), system, fields)
+    except ShardlineError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+    else:
+        raise typer.Exit(0 if well else 1)
 
 
 @app.command("api-key")
@@ -106,6 +150,47 @@ def api_key(
     try:
         print(new_key(file, name, concurrent=concurrent, per_minute=per_minute))
     except UsageError as error:
+        fail(error)
+
+
+@app.command("broker-config")
+def broker_config(
+    out: Annotated[Path, typer.Option(help="Folder to write; keys and the authority in it stay as they are.")],
+    shards: Annotated[list[Path] | None, typer.Option(help="A model that is served: its split; repeat it.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Or its slug, with --stages; repeat it.")] = None,
+    stages: Annotated[int, typer.Option(min=0, help="Of the model with the most; 0: as --shards says.")] = 0,
+    deployment: Deployment = "default",
+    roles: Annotated[str, typer.Option(help="With commas between; client-NAME is one more client.")] = ",".join(
+        ALL_KINDS
+    ),
+    host: Annotated[
+        list[str] | None, typer.Option(help="Name or address that others use; none: loopback only.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Where the broker listens.")] = 4222,
+    tls: Annotated[bool, typer.Option("--tls", help="Certificates of an authority of your own.")] = False,
+    days: Annotated[int, typer.Option(min=1, help="That the broker's certificate is valid.")] = 397,
+    cluster: Annotated[bool, typer.Option("--cluster", help="A broker on every --host.")] = False,
+    leaf: Annotated[bool, typer.Option("--leaf", help="Brokers of other sites may connect.")] = False,
+) -> None:
+    """Write a nats-server configuration with a key and the least permissions for each role."""
+    try:
+        manifests = [load_manifest(folder) for folder in shards or []]
+        slugs = {*(manifest.slug for manifest in manifests), *(model or [])}
+        plan = BrokerPlan(
+            out=out,
+            models=tuple(Subjects(deployment, slug) for slug in sorted(slugs)),
+            stages=stages or max((len(manifest.stages) for manifest in manifests), default=0),
+            roles=tuple(filter(None, roles.replace(" ", "").split(","))),
+            hosts=tuple(host or ()),
+            port=port,
+            tls=tls,
+            days=days,
+            cluster=cluster,
+            leaf=leaf,
+        )
+        for role in write_broker(plan):
+            print(out / "keys" / f"{role}.nk")
+    except ShardlineError as error:
         fail(error)
 
 

@@ -9,14 +9,12 @@ import typer
 
 from engine.client.discover import reach
 from engine.contract.errors import UsageError
-from engine.options import DEFAULT_NATS, Deployment, Model, Nats
+from engine.options import DEFAULT_NATS, App, Deployment, Model, Nats
 from engine.service import run_process
 from engine.transport.base import DeadLetter, WorkQueue
 from engine.transport.durable import open_queue
 
-app = typer.Typer(
-    add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="Prompts that were given up, with reasons."
-)
+app = App(rich_markup_mode=None, no_args_is_help=True, help="Prompts that were given up, with reasons.")
 SHOWN = 60  # characters of a prompt in a list
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 

@@ -11,11 +11,13 @@ from typing import Final, Protocol
 
 import orjson
 
-from engine.contract.errors import ShardlineError, UsageError
+from engine.contract.errors import NotServingError, ShardlineError, UsageError
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM) + (
     (signal.SIGBREAK,) if sys.platform == "win32" else ()  # what CTRL_BREAK_EVENT raises there
 )
+
+INTERRUPTED: Final = 130  # exit code after Ctrl-C
 
 
 class Service(Protocol):
@@ -68,7 +70,7 @@ def run_process(main: Callable[[], Awaitable[None]]) -> None:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_as_coroutine(main))
     except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        raise SystemExit(INTERRUPTED) from None
     except ShardlineError as error:
         fail(error)
     except BaseExceptionGroup as group:
@@ -103,14 +105,21 @@ def first_error(group: BaseExceptionGroup[BaseException]) -> ShardlineError | No
 
 
 def fail(error: ShardlineError) -> None:
-    """Say what is wrong and exit: 2 for wrong usage, 1 for everything else."""
+    """Say what is wrong and exit: 2 for wrong usage, 3 when nothing is served, 1 for everything else."""
     print(f"error: {error}", file=sys.stderr, flush=True)  # noqa: T201
-    raise SystemExit(2 if isinstance(error, UsageError) else 1)
+    raise SystemExit(2 if isinstance(error, UsageError) else 3 if isinstance(error, NotServingError) else 1)
 
 
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        fields = {"at": record.created, "level": record.levelname, "name": record.name, "message": record.getMessage()}
+        fields: dict[str, object] = {
+            "at": record.created,
+            "level": record.levelname,
+            "name": record.name,
+            "message": record.getMessage(),
+        }
+        if request := getattr(record, "request", ""):
+            fields["request"] = str(request)
         if record.exc_info:
             fields["trace"] = self.formatException(record.exc_info)
         return orjson.dumps(fields).decode()

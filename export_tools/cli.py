@@ -13,6 +13,7 @@ from rich.table import Table
 from engine.contract.errors import ShardlineError, UsageError
 from engine.contract.probe import load_probe
 from engine.distribution.cli import pull, push, remove
+from engine.options import App
 from engine.service import fail
 from export_tools.fleet import plan_fleet
 from export_tools.placement import Goal
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from engine.contract.static import StaticLimits
     from export_tools.compress import WeightOptions
 
-app = typer.Typer(
-    add_completion=False,
+app = App(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="Cut a model into shards, check shards, prepare drafts.",

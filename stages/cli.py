@@ -15,7 +15,22 @@ from engine.contract.errors import BrokerError
 from engine.contract.manifest import Manifest, load_manifest
 from engine.distribution.models import Source, split_folder
 from engine.distribution.pieces import Need
-from engine.options import DEFAULT_NATS, Cores, Deployment, Device, JsonLogs, LimitRate, Nats, Pipeline, Pull, Threads
+from engine.monitoring.process import show_stage
+from engine.options import (
+    DEFAULT_NATS,
+    App,
+    Cores,
+    Deployment,
+    Device,
+    LimitRate,
+    Log,
+    LogForm,
+    Metrics,
+    Nats,
+    Pipeline,
+    Pull,
+    Threads,
+)
 from engine.service import configure_logging, run_process, serve
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
@@ -33,7 +48,7 @@ from stages.settings import RunnerOptions
 from stages.worker import StageWorker
 
 BROKER_SECONDS: Final = 2.0  # a probe does not wait longer for one
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App(rich_markup_mode=None)
 
 
 class RunnerName(StrEnum):
@@ -96,7 +111,8 @@ def run(
     yield_back: Annotated[float, typer.Option(min=0, help="Seconds of quiet before it would serve again.")] = 60.0,
     cache: Annotated[Path | None, typer.Option(help="Keep compiled models here for the next start.")] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to hand over and finish after SIGTERM.")] = 10.0,
-    json_logs: JsonLogs = False,
+    log: Log = LogForm.text,
+    metrics: Metrics = "",
     probe: Annotated[
         bool, typer.Option("--probe", help="Serve nothing: measure this machine, print JSON for shard-export plan.")
     ] = False,
@@ -126,18 +142,18 @@ def run(
         giving_way=YieldPolicy(cpu=yield_cpu / 100, battery=yield_battery / 100, after=yield_after, back=yield_back)
         if give_way
         else None,
-        json_logs=json_logs,
+        json_logs=log is LogForm.json,
     )
 
     async def start() -> None:
-        configure_logging(json=json_logs)
+        configure_logging(json=log is LogForm.json)
         config = config_of(shards=await split_folder(shards, source, Need(stages=(index,))))
-        await (probe_stage(config, name=name) if probe else serve_stage(config))
+        await (probe_stage(config, name=name) if probe else serve_stage(config, metrics=metrics))
 
     run_process(start)
 
 
-async def serve_stage(config: StageConfig) -> None:
+async def serve_stage(config: StageConfig, *, metrics: str = "") -> None:
     """Check the shard, connect, load, serve."""
     configure_logging(json=config.json_logs)
     if config.cores:
@@ -153,11 +169,17 @@ async def serve_stage(config: StageConfig) -> None:
             subjects,
             identity,
             functools.partial(load_shard, config, manifest),
-            announce=lambda line: print(line, flush=True),
+            announce=announce,
             terms=Terms(standby=config.standby, grace=config.grace),
         )
         watch = [GiveWay(worker, config.giving_way, Sensors().look)] if config.giving_way else []
-        await serve(worker, *watch, grace=config.grace)
+        shown = show_stage(transport, subjects, worker.heartbeat, metrics, announce)
+        await serve(worker, *watch, *shown, grace=config.grace)
+
+
+def announce(line: str) -> None:
+    """Say it on stdout, at once."""
+    print(line, flush=True)
 
 
 async def probe_stage(config: StageConfig, *, name: str) -> None:

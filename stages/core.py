@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +46,7 @@ class StageCore:
         self._gate = Gate(identity.incarnation, last=identity.last)
         self._sampler: Sampler | None = None  # made when the head's width is known
         self._newest = 0
-        self.refused = 0  # frames, dropped ones included; safe to read from any thread
+        self.refusals = Counter[str]()  # frames, dropped ones included, by code; safe to copy in any thread
 
     @property
     def last(self) -> bool:
@@ -61,6 +62,11 @@ class StageCore:
     def route(self) -> Route | None:
         """Where results go. Safe to read from any thread."""
         return self._gate.route
+
+    @property
+    def refused(self) -> int:
+        """Frames that were not computed, dropped ones included."""
+        return sum(dict(self.refusals).values())
 
     def announce(self, message: Open) -> None:
         """An epoch is about to be opened: drop what still waits of older ones. Callable from any thread."""
@@ -148,7 +154,7 @@ class StageCore:
         return self._sampler.choose(logits, step.rows.picked_counts, wishes)
 
     def _refuse(self, step: Step, error: StepError, reply: str) -> Outgoing | None:
-        self.refused += 1
+        self.refusals[error.code.value] += 1
         if error.code == ErrorCode.STALE_EPOCH:
             log.debug("dropped step %d: %s", step.number, error)
             return None  # its decoder has moved on
@@ -161,7 +167,7 @@ class StageCore:
         return reply if reply.startswith(f"{self._subjects.root}.done.") else ""
 
     def _undecodable(self, error: FrameError) -> Outgoing | None:
-        self.refused += 1
+        self.refusals[error.code.value] += 1
         if error.code != ErrorCode.WRONG_VERSION:
             log.debug("dropped a frame: %s", error)
             return None

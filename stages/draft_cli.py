@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from engine.contract.manifest import load_manifest
-from engine.options import DEFAULT_NATS, Cores, Deployment, Device, JsonLogs, Nats, Threads
+from engine.options import DEFAULT_NATS, App, Cores, Deployment, Device, Log, LogForm, Nats, Threads
 from engine.service import configure_logging, run_process, serve
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
@@ -16,7 +16,7 @@ from stages.cores import pin_to
 from stages.draft_load import check_draft, load_draft
 from stages.draft_service import DraftService
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App(rich_markup_mode=None)
 GRACE_SECONDS: Final = 5.0  # to finish a draft after SIGTERM
 
 
@@ -29,7 +29,7 @@ def run(
     device: Device = "CPU",
     threads: Threads = 1,
     cores: Cores = "",
-    json_logs: JsonLogs = False,
+    log: Log = LogForm.text,
 ) -> None:
     """Draft for decoders started with --draft remote."""
     run_process(
@@ -42,7 +42,7 @@ def run(
                 device=device,
                 threads=threads,
                 cores=parse_cores(cores),
-                json_logs=json_logs,
+                json_logs=log is LogForm.json,
             )
         )
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import psutil
 
 from engine.contract.control import PROTOCOL_VERSION, StageHeartbeat, WorkerState
+from engine.contract.figures import Link
 from engine.transport.base import Inbox
 from stages.core import StageCore
 from stages.identity import Identity
@@ -18,6 +19,7 @@ _NOTHING_YET = Capabilities(
     kind="paged", blocks=0, block_size=0, slots=0, min_row_tokens=0, max_step_tokens=0, context_length=0
 )
 _PROCESS = psutil.Process()
+_NO_LINK = Link()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,12 @@ class AtWork:
 
 
 def heartbeat(
-    identity: Identity, state: WorkerState, load: Load, work: AtWork | None, place: Place | None = None
+    identity: Identity,
+    state: WorkerState,
+    load: Load,
+    work: AtWork | None,
+    place: Place | None = None,
+    link: Link = _NO_LINK,
 ) -> StageHeartbeat:
     """The heartbeat of this moment; `work` is None while loading."""
     now = time.monotonic()
@@ -82,4 +89,13 @@ def heartbeat(
         yields=place.yields if place else "",
         pipeline=identity.pipeline,
         equalities=work.loaded.equalities if work else {},
+        busy_seconds=load.busy_seconds,
+        step_seconds=load.step_seconds.histogram(),
+        refusals=_refusals(work) if work else {},
+        link=link,
     )
+
+
+def _refusals(work: AtWork) -> dict[str, int]:
+    """By code; "inbox_full" is what came faster than it was taken."""
+    return dict(work.core.refusals) | ({"inbox_full": work.inbox.dropped} if work.inbox.dropped else {})

@@ -5,6 +5,9 @@ from typing import Final
 
 import numpy as np
 
+from engine.monitoring.histogram import Buckets
+
+STEP_BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds
 WINDOW_SECONDS: Final = 5.0
 STEPS_KEPT: Final = 4096  # the window at 1.2 ms a step
 
@@ -16,11 +19,15 @@ class Load:
         self._started = started
         self._steps: deque[tuple[float, float]] = deque(maxlen=STEPS_KEPT)
         self.computed = 0  # since the start
+        self.busy_seconds = 0.0  # since the start
+        self.step_seconds = Buckets(STEP_BOUNDS)
 
     def add(self, end: float, duration: float) -> None:
         """A step was computed."""
         self._steps.append((end, duration))
         self.computed += 1
+        self.busy_seconds += duration
+        self.step_seconds.observe(duration)
 
     def busy_share(self, now: float) -> float:
         """Share of the last window spent computing, 0 to 1."""

@@ -85,6 +85,10 @@ class StageWorker:
         self._place.give_way(reason, serves=self._serves)
         self._changed.set()
 
+    def heartbeat(self) -> StageHeartbeat:
+        """What it says of itself at this moment."""
+        return heartbeat(self._identity, self.state, self._load, self._work, self._place, self._transport.link)
+
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`; steps that have arrived are finished. Raises ShardlineError when the place is taken."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="inference")
@@ -119,6 +123,7 @@ class StageWorker:
             self._transport.subscribe(self._subjects.stage_gone(*place, "*")) as gone,
             asyncio.TaskGroup() as tasks,
         ):
+            await self._rehearse()
             self._work = AtWork(loaded, core, pump, steps)
             feeding = tasks.create_task(pump.feed(steps))
             serving = [
@@ -137,6 +142,11 @@ class StageWorker:
             for task in serving:
                 task.cancel()
         await asyncio.get_running_loop().run_in_executor(thread, loaded.runner.close)
+
+    async def _rehearse(self) -> None:
+        """Whether the broker lets us send results on. Raises BrokerError, naming the subject."""
+        further = () if self._identity.last else (self._subjects.stage(self._identity.stage + 1, 0),)
+        await self._transport.rehearse(*further, self._subjects.done("nobody", 0))
 
     async def _hand_over(self) -> None:
         """Serve on until the decoder has moved to another worker of our stage, if there is one or will be."""
@@ -225,9 +235,8 @@ class StageWorker:
         subject = self._subjects.stage_heartbeat(self._identity.stage)
         while True:
             self._changed.clear()
-            message = heartbeat(self._identity, self.state, self._load, self._work, self._place)
             with suppress(BrokerError):  # the transport says so already
-                await self._transport.publish(subject, to_json(message))
+                await self._transport.publish(subject, to_json(self.heartbeat()))
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._heartbeat):
                     await self._changed.wait()

@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from engine.contract.errors import ManifestError
 from engine.contract.manifest import load_manifest
-from engine.local.model import cache_folder, demo_gguf
+from engine.local.model import cache_folder, demo_draft, demo_gguf
 
 ROOT = Path(__file__).parent.parent
 Shards = Callable[[int], Path]
@@ -80,6 +80,13 @@ def demo_splits(demo_model: Path) -> dict[int, Path]:
 def shards(demo_splits: dict[int, Path]) -> Shards:
     """The demo model in that many shards; do not change the folder."""
     return demo_splits.__getitem__
+
+
+@pytest.fixture(scope="session")
+def draft(shards: Shards) -> Path:
+    """The draft that comes along, prepared for the demo model."""
+    with one_at_a_time():
+        return asyncio.run(demo_draft(shards(1), print))
 
 
 def _is_split(folder: Path) -> bool:

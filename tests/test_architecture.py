@@ -11,7 +11,7 @@ LAYERS: dict[str, set[str]] = {  # package -> packages of ours it may import
     "engine.kv": set(),  # what blocks hold, for the decoder and for draft models
     "engine.wire": {"engine.contract"},
     "engine.transport": {"engine.contract", "engine.wire"},
-    "engine.options": set(),
+    "engine.options": {"engine.contract", "engine.transport"},
     "engine.service": {"engine.contract"},
     "engine.client": {"engine.contract", "engine.transport"},
     "engine.local.lock": {"engine.contract"},
@@ -22,6 +22,7 @@ LAYERS: dict[str, set[str]] = {  # package -> packages of ours it may import
     "engine.gateway.errors": {"engine.contract"},
     "engine.monitoring": {"engine.contract", "engine.transport"},
     "engine.monitoring.cli": {*BASIC, "engine.client"},
+    "engine.monitoring.monitor_cli": BASIC,
     "engine.decoder.tokenizer": {"engine.contract"},  # by itself, so that the exporter can compare vocabularies
     "engine.decoder": {*BASIC, "engine.decoder.tokenizer", "engine.kv"},
     "engine.decoder.cli": {  # a draft model of its own
@@ -33,9 +34,11 @@ LAYERS: dict[str, set[str]] = {  # package -> packages of ours it may import
     },
     "engine.local": {*BASIC, "engine.client", "engine.local.lock", "engine.local.folders"},
     "engine.doctor": {*BASIC, "engine.local", "engine.local.folders", "stages"},
+    "engine.chat": {*BASIC, "engine.client"},
     "engine.dead_cli": {*BASIC, "engine.client"},
     "engine.cli": {
         *BASIC,
+        "engine.chat",
         "engine.client",
         "engine.dead_cli",
         "engine.doctor",
@@ -49,6 +52,7 @@ LAYERS: dict[str, set[str]] = {  # package -> packages of ours it may import
         "engine.contract",
         "engine.decoder.tokenizer",
         "engine.distribution",
+        "engine.options",
         "engine.service",
         "export_tools.passes",
         "stages",
@@ -59,6 +63,7 @@ LIBRARIES: dict[str, set[str]] = {  # library -> where it may be imported
     "openvino": {"stages", "export_tools", "export_tools.passes"},
     "openvino_genai": {"engine.decoder.tokenizer", "export_tools"},
     "llguidance": {"engine.decoder"},
+    "prometheus_client": {"engine.monitoring"},
     "fastapi": {"engine.gateway"},
     "starlette": {"engine.gateway"},
     "uvicorn": {"engine.gateway"},

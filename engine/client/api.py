@@ -15,6 +15,7 @@ asyncio.run(main())
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 from uuid import uuid4
@@ -23,6 +24,7 @@ from engine.client.client import Client, prompt_error
 from engine.client.discover import reach
 from engine.contract.errors import BrokerError
 from engine.contract.prompt import DraftSource, Event, FinalEvent, TokenEvent
+from engine.transport.address import BrokerUrl
 from engine.transport.base import Transport
 from engine.transport.subjects import Subjects
 
@@ -61,7 +63,18 @@ class Shardline:
     Entering raises BrokerError without a broker, UsageError when no model, or more than one, is served and none named.
     """
 
-    def __init__(self, nats: str = "nats://127.0.0.1:4222", *, deployment: str = "default", model: str = "") -> None:
+    def __init__(
+        self,
+        nats: str = "nats://127.0.0.1:4222",
+        *,
+        deployment: str = "default",
+        model: str = "",
+        credentials: Path | None = None,
+        tls_ca: Path | None = None,
+    ) -> None:
+        """`credentials`: the file of our key; `tls_ca`: the broker's authority (docs/security.md)."""
+        if credentials or tls_ca or not isinstance(nats, BrokerUrl):
+            nats = BrokerUrl(nats, credentials=credentials, tls_ca=tls_ca)
         self._nats, self._deployment, self._model = nats, deployment, model
         self._stack = AsyncExitStack()
         self._client: Client | None = None

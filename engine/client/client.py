@@ -59,7 +59,7 @@ class Client:
     async def generate_now(self, **fields: Any) -> AsyncIterator[Event]:
         """Ask whatever decoder listens right now, without the queue. Raises BrokerError when there is none."""
         request = RequestId(fields.get("id") or uuid4().hex)
-        reply = f"{self._subjects.root}.reply.{request}"
+        reply = self._transport.new_inbox()
         async with self._transport.subscribe(reply) as inbox:
             await self._transport.publish(self._subjects.generate, orjson.dumps({**fields, "id": request}), reply=reply)
             async for event in numbered(inbox):

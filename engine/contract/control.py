@@ -6,6 +6,7 @@ from typing import Literal, TypeVar
 import orjson
 
 from engine.contract.errors import FrameError
+from engine.contract.figures import Answers, Histogram, Link, OpenRequest
 from engine.contract.reading import read
 
 PROTOCOL_VERSION = 1
@@ -81,6 +82,11 @@ class StageHeartbeat:
     yields: str = ""  # why it would rather not serve now: another worker of its stage takes over if there is one
     pipeline: str = MAIN_PIPELINE
     equalities: dict[str, bool] = field(default_factory=dict[str, bool])
+    # since start
+    busy_seconds: float = 0.0  # computing
+    step_seconds: Histogram = field(default_factory=Histogram)
+    refusals: dict[str, int] = field(default_factory=dict[str, int])  # frames not computed, by code
+    link: Link = field(default_factory=Link)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +102,8 @@ class Speculation:
     step_token_ms: float = 0.0  # of each token in it
     draft_token_ms: float = 0.0  # of each drafted token, as far as the pipe waits for it
     failures: int = 0  # times the draft model did not answer
+    windows: dict[str, int] = field(default_factory=dict[str, int])  # decided since start, by source or why not
+    window_tokens: Histogram = field(default_factory=Histogram)  # drafts of each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +151,13 @@ class DecoderHeartbeat:
     prefix_cache: PrefixCache = field(default_factory=PrefixCache)
     scheduling: Scheduling = field(default_factory=Scheduling)
     pipeline: str = MAIN_PIPELINE
+    answers: Answers = field(default_factory=Answers)
+    active_seconds: float = 0.0  # since start, with requests to answer: a stage that does not compute then is a bubble
+    oldest_waiting_ms: float = 0.0
+    preemptions: int = 0
+    resumed: int = 0  # answers that another decoder began
+    open_requests: tuple[OpenRequest, ...] = ()  # the oldest
+    link: Link = field(default_factory=Link)
 
 
 ControlMessage = Open | Opened | StageHeartbeat | DecoderHeartbeat

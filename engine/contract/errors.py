@@ -2,6 +2,7 @@
 
 ShardlineError
   UsageError                 wrong input to a command             -> the command prints it and exits 2
+  NotServingError            nobody would answer a prompt         -> shardline status prints it and exits 3
   ManifestError              shards missing, altered, foreign     -> the command prints it and exits 1
   CutError                   this graph cannot be cut             -> shard-export prints it and exits 1
   DeviceError                OpenVINO refused to load or compile  -> stage-run prints it and exits 1
@@ -59,6 +60,10 @@ class ShardlineError(Exception):
 
 class UsageError(ShardlineError):
     """Wrong input to a command."""
+
+
+class NotServingError(ShardlineError):
+    """A model that would not answer a prompt now; says what is missing."""
 
 
 class ManifestError(ShardlineError):

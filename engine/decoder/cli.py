@@ -19,14 +19,15 @@ from engine.decoder.service import DecoderService
 from engine.decoder.tokenizer import load_tokenizer
 from engine.distribution.models import Source, split_folder
 from engine.distribution.pieces import Need
-from engine.options import DEFAULT_NATS, Deployment, JsonLogs, LimitRate, Nats, Pipeline, Pull
+from engine.monitoring.process import show_decoder
+from engine.options import DEFAULT_NATS, App, Deployment, LimitRate, Log, LogForm, Metrics, Nats, Pipeline, Pull
 from engine.service import configure_logging, run_process, serve
 from engine.transport.base import Transport
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
 
 NO_MODEL: Final = ("none", "lookup", "remote")  # drafts that need none here
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App(rich_markup_mode=None)
 
 
 @app.command()
@@ -56,7 +57,8 @@ def run(
     ] = "lookup",
     draft_tokens: Annotated[int | None, typer.Option(min=0, max=16, help="Always that many drafts.")] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to finish answers after SIGTERM.")] = 30.0,
-    json_logs: JsonLogs = False,
+    log: Log = LogForm.text,
+    metrics: Metrics = "",
 ) -> None:
     """Serve one pipeline: take prompts, keep steps in flight, send answers. SIGTERM drains."""
     source = Source(nats=nats, deployment=deployment, model=model, limit_rate=limit_rate) if pull else None
@@ -75,13 +77,13 @@ def run(
         step_timeout=step_timeout,
         draft_tokens=draft_tokens,
         grace=grace,
-        json_logs=json_logs,
+        json_logs=log is LogForm.json,
     )
 
     async def start() -> None:
-        configure_logging(json=json_logs)
+        configure_logging(json=log is LogForm.json)
         folder = await split_folder(shards, source, Need(tokenizer=True))
-        await serve_decoder(config_of(shards=folder, draft=await draft_folder(draft, source)))
+        await serve_decoder(config_of(shards=folder, draft=await draft_folder(draft, source)), metrics=metrics)
 
     run_process(start)
 
@@ -93,7 +95,7 @@ async def draft_folder(draft: str, source: Source | None) -> str:
     return str(await split_folder(None, replace(source, model=draft), Need(stages=(0,))))
 
 
-async def serve_decoder(config: DecoderConfig) -> None:
+async def serve_decoder(config: DecoderConfig, *, metrics: str = "") -> None:
     """Load the tokenizer and the draft, connect, serve. Raises ManifestError, DeviceError."""
     configure_logging(json=config.json_logs)
     manifest = load_manifest(config.shards)
@@ -119,10 +121,16 @@ async def serve_decoder(config: DecoderConfig) -> None:
                 subjects,
                 admission,
                 config,
-                announce=lambda line: print(line, flush=True),
+                announce=announce,
                 drafter=drafter_of(config.draft, propose, thread, transport, subjects),
             )
-            await serve(service, grace=config.grace)
+            shown = show_decoder(transport, subjects, service.heartbeat, metrics, announce)
+            await serve(service, *shown, grace=config.grace)
+
+
+def announce(line: str) -> None:
+    """Say it on stdout, at once."""
+    print(line, flush=True)
 
 
 def sources_of(draft: str) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from engine.decoder.tables import CacheTables, Capacity, ReuseCount, seniority
 from engine.decoder.verification import verify
 from engine.decoder.waiting import cleared, next_waiting
 from engine.kv.blocks import BlockPool, blocks_for
+from engine.monitoring.window import Activity
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ class DecoderCore:
         self._next_number = StepNumber(0)
         self._last_result = 0.0
         self.schedule = Schedule()
+        self.activity = Activity()
 
     @property
     def blocks(self) -> BlockPool:
@@ -139,6 +141,7 @@ class DecoderCore:
 
     def next_step(self, now: float) -> PlannedStep | None:
         """The next step to publish, or None: the pipe is full, or no sequence has work."""
+        self.activity.observe(now, active=bool(self.running or self.waiting))
         capacity, flying = self.capacity, len(self.flights)
         if capacity is None or flying >= self.schedule.allowed:
             return None

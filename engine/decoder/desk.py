@@ -11,6 +11,7 @@ from engine.contract.prompt import Event, FinalEvent, PromptRequest, encode_even
 from engine.decoder.admission import Admission, now
 from engine.decoder.core import DecoderCore, Progress
 from engine.decoder.intake import Intake, twin
+from engine.decoder.ledger import Ledger
 from engine.decoder.outbox import Lane, Outbox
 from engine.decoder.resume import resume
 from engine.decoder.sequence import Sequence
@@ -47,6 +48,7 @@ class Desk:
         self.room.set()
         self._idle = asyncio.Event()
         self._idle.set()
+        self.ledger = Ledger()
 
     def answers(self, request: RequestId) -> bool:
         """Whether a request with this id is open here."""
@@ -146,7 +148,7 @@ class Desk:
 
     def refuse(self, ticket: Ticket, error: PromptError) -> None:
         """End a request with an error event, all its choices with it."""
-        log.info("request %s refused: %s: %s", ticket.id, error.code, error)
+        log.info("request %s refused: %s: %s", ticket.id, error.code, error, extra={"request": ticket.id})
         for sequence in ticket.choices:
             self._core.remove(sequence)
         self._finish(ticket, ticket.failed(error, now()), error)
@@ -230,7 +232,8 @@ class Desk:
         if ticket.reply:
             self._outbox.put(ticket.reply, data)
 
-    def _finish(self, ticket: Ticket, final: Event, error: PromptError | None = None) -> None:
+    def _finish(self, ticket: Ticket, final: FinalEvent, error: PromptError | None = None) -> None:
+        self.ledger.ended(final)
         self._send(ticket, final)
         if ticket.job:
             self._unsettled.put_nowait((ticket, error))

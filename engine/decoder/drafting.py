@@ -1,5 +1,6 @@
 """Who drafts next, from which source, and how much: decisions over the running sequences, no I/O."""
 
+from collections import Counter
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -14,6 +15,7 @@ from engine.decoder.referee import LOOKUP_WAYS, MODEL_WAYS, Referee
 from engine.decoder.sequence import Sequence
 from engine.decoder.speculation import NONE, Choice, WindowCost, Windows
 from engine.decoder.steptime import Work
+from engine.monitoring.histogram import Buckets
 
 FIRST_TOKENS: Final = 3  # drafts per window before any step was measured
 AHEAD_LEAST: Final = 0.15  # chance that everything before it holds, for a window made ahead of its time
@@ -45,6 +47,8 @@ class DraftPlanner:
         self.gain = Average(0.98)  # expected speed relative to no drafts, for people
         self.accepted = self.checked = 0  # drafts, since start
         self.referee = Referee()
+        self.windows = Counter[str]()  # decided since start: by source, or by the reason for none
+        self.lengths = Buckets(range(MAX_DRAFT_TOKENS))
 
     def observe_drafts(self, requests: Items[DraftRequest], drafts: Items[Draft], seconds: float, idle: float) -> None:
         """The draft model took so long; `idle`: which part of the pipe waited for it, 0 to 1."""
@@ -101,6 +105,7 @@ class DraftPlanner:
     def _decide(self, sequence: Sequence, running: int, now: Conditions, *, worth_it: bool) -> list[DraftRequest]:
         if sequence.extend_by_grammar():
             sequence.drafting, sequence.drafts.source = "decided", ""
+            self._decided("grammar", len(sequence.tail))
             return []
         state = sequence.drafts
         best, source, found = NONE, "", ()
@@ -108,8 +113,11 @@ class DraftPlanner:
             best, source, found = self._best(sequence, running, now)
         if source == "model" and now.model == "busy":
             return []
-        self.window.observe(self.usual.drafted if best.least else best.tokens)
+        drafted = self.usual.drafted if best.least else best.tokens
+        self.window.observe(drafted)
         self.gain.observe(best.gain)
+        none = "fixed_none" if state.fixed is not None else "too_costly" if worth_it else "measured_slower"
+        self._decided(source or none, drafted)
         state.source = source
         sequence.drafting = "decided"
         if source == "model":
@@ -134,6 +142,10 @@ class DraftPlanner:
             if choice.tokens and (not best.tokens or choice.gain > best.gain):
                 best, source, found = choice, name, drafts[: choice.tokens]
         return best, source, found
+
+    def _decided(self, why: str, tokens: float) -> None:
+        self.windows[why] += 1
+        self.lengths.observe(tokens)
 
     def _choose(self, sequence: Sequence, source: str, running: int, now: Conditions, room: int) -> Choice:
         if not now.measured and sequence.drafts.fixed is None:
@@ -160,6 +172,8 @@ class DraftPlanner:
             step_token_ms=round(slowest.token * 1e3, 3),
             draft_token_ms=round(self.draft_seconds.value * 1e3, 3),
             failures=failures,
+            windows=dict(self.windows),
+            window_tokens=self.lengths.histogram(),
         )
 
     def take(self, sequence: Sequence, request: DraftRequest, draft: Draft) -> None:

@@ -20,6 +20,7 @@ from engine.transport.subjects import Subjects
 TAKE_SECONDS: Final = 2.0  # one pull request waits that long at the broker
 KEEP_SECONDS: Final = ACK_WAIT / 3
 BACKOFF_SECONDS: Final = 0.5
+CLOSED: Final = ("shardline.", "$")  # where nobody may have an answer sent
 log = logging.getLogger("shardline.decoder")
 
 
@@ -98,7 +99,8 @@ class Intake:
     async def _open(self, ticket: Ticket, job: Job, desk: Reception) -> None:
         if ticket.told.state == "begun":
             self.resumed += 1
-            log.info("request %s goes on behind event %d", ticket.id, ticket.told.next_seq - 1)
+            place = ticket.told.next_seq - 1
+            log.info("request %s goes on behind event %d", ticket.id, place, extra={"request": ticket.id})
         try:
             request = parse_prompt(job.data)
             if job.deliveries > self._max_deliveries + ticket.told.next_seq:  # what brought an event was not in vain
@@ -113,6 +115,9 @@ class Intake:
         """Take request/reply prompts for ever; a full house is answered at once."""
         while True:
             message = await inbox.get()
+            if message.reply.startswith(CLOSED):  # we may publish there, who asks may not: it would borrow our rights
+                log.warning("ignored a prompt that wants its answer on %s", message.reply)
+                continue
             ticket = Ticket(peek_id(message.data) or RequestId(uuid4().hex), now(), None, message.reply)
             try:
                 request = parse_prompt(message.data)

@@ -84,7 +84,7 @@ class Outbox:
                 while lane.messages:
                     await self._append(lane, events)
         except OvertakenError as error:
-            log.warning("request %s is given up here: %s", lane.request, error)
+            log.warning("request %s is given up here: %s", lane.request, error, extra={"request": lane.request})
             lane.overtaken = True
             self.overtaken(lane)
         lane.ended.set()

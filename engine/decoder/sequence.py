@@ -94,6 +94,7 @@ class Sequence:
     last_step: int = -1  # the step that carried its latest row: oldest first is fair
     admitted: float | None = None
     first_token: float | None = None
+    latest_token: float | None = None  # when it came
     idle_losses: int = 0  # epochs lost since its last accepted token: the mark of a poison prompt
     _distinct: tuple[int, ...] = ()
 

@@ -18,6 +18,7 @@ from engine.decoder.drafters import Drafter, Drafting
 from engine.decoder.epoch import EpochLeftError, EpochLostError, EpochRunner, capacity_of
 from engine.decoder.fleet import Fleet
 from engine.decoder.intake import Intake
+from engine.decoder.ledger import open_requests
 from engine.decoder.outbox import Outbox
 from engine.decoder.pipeline import Pipeline, Route
 from engine.monitoring.window import Rate
@@ -55,6 +56,7 @@ class DecoderService:
         self._rate = Rate()
         self._draining = False
         self.lost = 0  # epochs that ended with steps in flight, those lost with the broker left out
+        self._pipe: Pipeline | None = None  # once it runs
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`; accepted requests are finished first (the caller bounds how long).
@@ -69,9 +71,12 @@ class DecoderService:
 
     async def _run(self, stop: asyncio.Event) -> None:
         subjects, desk, intake = self._subjects, self._desk, self._intake
-        queue = await open_queue(self._transport, subjects)
+        queue = await open_queue(self._transport, subjects, use="take")
         events = await open_events(self._transport, subjects, writer=self.id)
-        pipeline = await self._pipeline()
+        pipeline = self._pipe = await self._pipeline()
+        stages = range(len(self._manifest.stages))
+        await self._transport.rehearse(*(subjects.stage(index, 0) for index in stages))
+        await self._transport.rehearse(*(subjects.stage_control(index, 0) for index in stages))
         async with (
             self._transport.subscribe(subjects.done(self.id, "*"), wake=desk.work) as done,
             self._transport.subscribe(subjects.heartbeats) as heartbeats,
@@ -87,7 +92,7 @@ class DecoderService:
                 desk.settle(),
                 desk.expire(),
                 self._outbox.run(events),
-                self._beat(pipeline),
+                self._beat(),
                 self._drafting.run(),
                 self._serve(pipeline, done),
             ]
@@ -200,23 +205,29 @@ class DecoderService:
 
     def _on_result(self, progress: list[Progress]) -> None:
         self._steps += 1
-        self._rate.add(sum(len(item.delta.ids) for item in progress), now())
+        moment = now()
+        self._rate.add(sum(len(item.delta.ids) for item in progress), moment)
+        self._desk.ledger.progressed(progress, moment)
         self._desk.progress(progress)
 
-    async def _beat(self, pipeline: Pipeline) -> None:
+    async def _beat(self) -> None:
         subject = self._subjects.decoder_heartbeat(self.id)
         while True:
             try:
-                await self._transport.publish(subject, to_json(self._heartbeat(pipeline)))
+                await self._transport.publish(subject, to_json(self.heartbeat()))
             except BrokerError as error:
                 log.debug("no heartbeat: %s", error)
             await asyncio.sleep(self._heartbeat_seconds)
 
-    def _heartbeat(self, pipeline: Pipeline) -> DecoderHeartbeat:
+    def heartbeat(self) -> DecoderHeartbeat:
+        """What it says of itself at this moment."""
+        core, moment = self._core, now()
+        waits_for = "" if self._pipe is None else self._pipe.waits_for
+        core.activity.observe(moment, active=bool(core.running or core.waiting))
         return DecoderHeartbeat(
             decoder=self.id,
-            state="draining" if self._draining else "waiting" if pipeline.waits_for else "serving",
-            waits_for=pipeline.waits_for,
+            state="draining" if self._draining else "waiting" if waits_for or self._pipe is None else "serving",
+            waits_for=waits_for,
             epoch=self._epoch,
             model=self._subjects.model,
             host=platform.node(),
@@ -229,11 +240,18 @@ class DecoderService:
             steps_in_flight=len(self._core.flights),
             replays=self.replays,
             tokens=self._rate.total,
-            tokens_per_second=self._rate.per_second(now()),
+            tokens_per_second=self._rate.per_second(moment),
             speculation=self._core.speculation.figures(self._core.schedule.times, self._drafting.failures),
             prefix_cache=self._core.prefix_cache(),
             scheduling=self._core.schedule.figures(self._core.running),
             pipeline=self._config.pipeline,
+            answers=self._desk.ledger.answers(),
+            active_seconds=round(core.activity.seconds, 3),
+            oldest_waiting_ms=max((moment - s.arrived for s in core.waiting), default=0.0) * 1e3,
+            preemptions=core.preemptions,
+            resumed=self.resumed,
+            open_requests=open_requests([*core.running, *core.waiting], moment),
+            link=self._transport.link,
         )
 
     async def _drain(

@@ -62,7 +62,7 @@ class Ticket:
         )
         return [event]
 
-    def final(self, now: float) -> Event:
+    def final(self, now: float) -> FinalEvent:
         """The last event of answers that ended by a rule or were cancelled."""
         answer = self.choices[0].answer
         starts = [sequence.admitted for sequence in self.choices if sequence.admitted is not None]
@@ -83,7 +83,7 @@ class Ticket:
             choices=tuple(map(_choice, self.choices)) if len(self.choices) > 1 else (),
         )
 
-    def failed(self, error: PromptError, now: float) -> Event:
+    def failed(self, error: PromptError, now: float) -> FinalEvent:
         """The last event of a prompt that cannot be answered, or not any further."""
         told = [event for event in self.told.tokens if event.index == 0]
         answer = self.choices[0].answer if self.choices else None

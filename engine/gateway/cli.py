@@ -8,11 +8,12 @@ import typer
 from engine.contract.errors import UsageError
 from engine.gateway.config import GatewayConfig
 from engine.gateway.server import GatewayService, is_local, open_socket
-from engine.options import DEFAULT_NATS, Deployment, JsonLogs, Nats
+from engine.monitoring.endpoint import MetricsEndpoint
+from engine.options import DEFAULT_NATS, App, Deployment, Log, LogForm, Metrics, Nats
 from engine.service import configure_logging, run_process, serve
 from engine.transport.nats import connect
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App(rich_markup_mode=None)
 
 
 @app.command()
@@ -28,7 +29,8 @@ def run(
     max_body: Annotated[int, typer.Option(min=1024, help="Bytes of a request.")] = 1 << 20,
     patience: Annotated[float, typer.Option(min=0, help="Seconds an answer waits for a lost stage or decoder.")] = 60.0,
     grace: Annotated[float, typer.Option(min=1, help="Seconds to finish answers after SIGTERM.")] = 30.0,
-    json_logs: JsonLogs = False,
+    log: Log = LogForm.text,
+    metrics: Metrics = "",
 ) -> None:
     """Serve OpenAI's API and a live page for everything that runs in a deployment. SIGTERM drains."""
     config = GatewayConfig(
@@ -42,20 +44,26 @@ def run(
         max_body=max_body,
         patience=patience,
         grace=grace,
-        json_logs=json_logs,
+        json_logs=log is LogForm.json,
     )
-    run_process(lambda: serve_gateway(config, open_to_all=no_keys))
+    run_process(lambda: serve_gateway(config, open_to_all=no_keys, metrics=metrics))
 
 
-async def serve_gateway(config: GatewayConfig, *, open_to_all: bool) -> None:
+async def serve_gateway(config: GatewayConfig, *, open_to_all: bool, metrics: str = "") -> None:
     """Listen, connect, serve. Raises UsageError, BrokerError."""
     configure_logging(json=config.json_logs)
     if not (config.api_keys or open_to_all or is_local(config.host)):
         raise UsageError(f"others can reach {config.host}: give --api-keys FILE, or --no-keys if everybody may ask")
     with open_socket(config.host, config.port) as opened:
         async with connect(config.nats, name="gateway") as transport:
-            service = GatewayService(transport, opened, config, announce=lambda line: print(line, flush=True))
-            await serve(service, grace=config.grace + 1.0)
+            service = GatewayService(transport, opened, config, announce=announce)
+            endpoint = [MetricsEndpoint(metrics, service.samples, announce=announce)] if metrics else []
+            await serve(service, *endpoint, grace=config.grace + 1.0)
+
+
+def announce(line: str) -> None:
+    """Say it on stdout, at once."""
+    print(line, flush=True)
 
 
 if __name__ == "__main__":

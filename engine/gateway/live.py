@@ -10,8 +10,9 @@ from typing import Any, Final
 from engine.contract.control import HEARTBEAT_SECONDS, DecoderHeartbeat, StageHeartbeat
 from engine.gateway.answering import frame
 from engine.gateway.calls import Calls
-from engine.gateway.models import Models, outage
+from engine.gateway.models import Models
 from engine.monitoring.depth import Depths
+from engine.monitoring.health import outage
 
 HISTORY: Final = 300  # samples
 MAX_FAULTS: Final = 50

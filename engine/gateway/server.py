@@ -13,9 +13,11 @@ from engine.contract.errors import UsageError
 from engine.gateway.app import Gateway, make_app
 from engine.gateway.calls import Calls
 from engine.gateway.config import GatewayConfig
+from engine.gateway.counting import Counting, samples
 from engine.gateway.keys import Keys
 from engine.gateway.live import Live
 from engine.gateway.models import Models
+from engine.monitoring.metrics import Sample
 from engine.transport.base import Transport
 
 
@@ -58,12 +60,13 @@ class GatewayService:
         self._opened, self._config, self._announce = opened, config, announce
         keys = Keys(config.api_keys)
         self._models = Models(transport, config.deployment, config.models)
-        calls = Calls(config.max_open, config.patience)
+        self._calls = calls = Calls(config.max_open, config.patience)
         self._live = Live(self._models, calls, lambda: transport.connected)
         self._gateway = Gateway(transport, self._models, calls, keys, self._live, max_body=config.max_body)
+        self._counting = Counting(make_app(self._gateway))
         self._server = _Server(
             uvicorn.Config(
-                make_app(self._gateway),
+                self._counting,
                 log_config=None,
                 log_level=logging.WARNING,
                 access_log=False,
@@ -72,6 +75,10 @@ class GatewayService:
                 timeout_graceful_shutdown=int(config.grace),
             )
         )
+
+    async def samples(self) -> list[Sample]:
+        """Its figures for Prometheus."""
+        return samples(self._counting, self._config.deployment, len(self._calls.open), self._live.pages)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`."""

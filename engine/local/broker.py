@@ -6,7 +6,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -15,8 +15,11 @@ from urllib.parse import urlsplit
 import orjson
 
 from engine.contract.errors import BrokerError
+from engine.local.broker_config import users, write_key
 from engine.local.lock import locked
 from engine.local.processes import Child, Processes
+from engine.transport.roles import ALL_KINDS, expand
+from engine.transport.subjects import Subjects
 
 READY_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.01  # the server is ready in about 10 ms and signals it through a file only
@@ -31,7 +34,7 @@ ping_interval: "5s"
 ping_max: 3
 no_fast_producer_stall: true
 jetstream {{ store_dir: {store}, max_mem: 64MB, max_file: 1GB }}
-"""
+{users}"""
 
 
 def find_server() -> Path:
@@ -65,11 +68,20 @@ async def embedded_broker(*, port: int = -1, folder: Path | None = None) -> Asyn
                 yield await start_broker(processes, home, port)
 
 
-async def start_broker(processes: Processes, home: Path, port: int = -1) -> str:
-    """Start a broker among other children; its URL once it answers. Raises BrokerError."""
+async def start_broker(
+    processes: Processes, home: Path, port: int = -1, *, models: Sequence[Subjects] = (), stages: int = 0
+) -> str:
+    """Start a broker among other children; its URL once it answers.
+
+    With `models`, of so many stages, every role needs its key: see `key_file`. Without, whoever reaches it may do
+    everything. Raises BrokerError.
+    """
     config = home / "nats.conf"
+    if models:
+        keys = {role: write_key(home / "keys", role).public for role in expand(ALL_KINDS, stages)}
+        (home / "users.conf").write_text(users(models, stages, keys))
     quoted = {"folder": orjson.dumps(str(home)).decode(), "store": orjson.dumps(str(home / "store")).decode()}
-    config.write_text(_CONFIG.format(port=port, **quoted))
+    config.write_text(_CONFIG.format(port=port, users='include "users.conf"\n' if models else "", **quoted))
     for stale in home.glob("nats-server_*.ports"):
         stale.unlink()  # of a broker that was killed; process ids come again
     child = await processes.start("nats-server", [str(find_server()), "-c", str(config)], broker_environment())
@@ -80,6 +92,11 @@ async def start_broker(processes: Processes, home: Path, port: int = -1) -> str:
             return url
     except TimeoutError:
         raise BrokerError(f"nats-server is not ready after {READY_SECONDS:.0f} s, see {child.log}") from None
+
+
+def key_file(home: Path, role: str) -> Path:
+    """Where the key of a role is, of a broker that asks for keys."""
+    return home / "keys" / f"{role}.nk"
 
 
 async def _url(child: Child, ports: Path, port: int) -> str:

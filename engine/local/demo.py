@@ -21,6 +21,7 @@ from engine.local.model import demo_draft, demo_split
 from engine.local.pipeline import local_pipeline
 from engine.monitoring.depth import Collector, Depths
 from engine.monitoring.table import render
+from engine.transport.address import BrokerUrl
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
 
@@ -71,8 +72,8 @@ async def run_demo(
     options = ("--draft", str(draft))
     with tempfile.TemporaryDirectory(prefix="shardline-demo-", ignore_cleanup_errors=True) as home:
         async with (
-            local_pipeline(shards, Path(home), say, decoder_options=options) as pipeline,
-            connect(pipeline.url, name="demo") as transport,
+            local_pipeline(shards, Path(home), say, decoder_options=options, guarded=True) as pipeline,
+            connect(pipeline.url_for("gateway"), name="demo") as transport,
         ):
             say(f"publishing {len(prompts)} prompts at once")
             subjects = Subjects("default", pipeline.slug)
@@ -82,7 +83,7 @@ async def run_demo(
             await _answer(demo, client, collector, max_tokens, console)
             console.print(summary(demo, time.monotonic() - began))
             if keep:
-                await _keep(pipeline.url, subjects, console)
+                await _keep(pipeline.url_for("gateway"), subjects, console)
     say("everything stopped")
     failed = [reply.final.error for reply in demo.replies if reply.final and reply.final.error]
     if failed:
@@ -159,11 +160,12 @@ def share(accepted: int, drafted: int) -> str:
     return f"{accepted} of {drafted}" if drafted else "none drafted"
 
 
-async def _keep(url: str, subjects: Subjects, console: Console) -> None:
+async def _keep(url: BrokerUrl, subjects: Subjects, console: Console) -> None:
     console.print(
         f"\nThe pipeline keeps running at {url}. In another terminal:\n"
-        f'  shardline prompt --nats {url} "Who are you?"\n'
-        f"  queue-depth --nats {url} --watch\n"
+        f"  export NATS_URL={url} SHARDLINE_CREDENTIALS={url.credentials}\n"
+        '  shardline prompt "Who are you?"\n'
+        "  queue-depth --watch\n"
         f"Prompts go to {subjects.prompt}. Ctrl-C stops everything.",
         highlight=False,
         soft_wrap=True,

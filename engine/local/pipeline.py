@@ -10,8 +10,10 @@ from typing import Final
 
 from engine.contract.errors import BrokerError
 from engine.contract.manifest import load_manifest
-from engine.local.broker import start_broker
+from engine.local.broker import key_file, start_broker
 from engine.local.processes import Child, Processes
+from engine.transport.address import BrokerUrl
+from engine.transport.subjects import Subjects
 
 KV_MEMORY: Final = "512MiB"  # of each stage: the same on every machine, and little enough for several stages on one
 
@@ -27,20 +29,28 @@ class LocalPipeline:
     stage_options: tuple[str, ...] = ()
     stages: list[Child] = field(default_factory=list[Child])
     decoder: Child | None = None
+    keys: Path | None = None  # the folder whose broker asks for keys
 
-    def _options(self) -> list[str]:
-        return ["--shards", str(self.shards), "--nats", self.url]
+    def url_for(self, role: str) -> BrokerUrl:
+        """The broker's address, with the key of a role where it asks for keys."""
+        return BrokerUrl(self.url, credentials=key_file(self.keys, role) if self.keys else None)
+
+    def _options(self, role: str) -> list[str]:
+        key = ["--credentials", str(key_file(self.keys, role))] if self.keys else []
+        return ["--shards", str(self.shards), "--nats", self.url, *key]
 
     async def start_stage(self, index: int, count: int, *options: str) -> Child:
         """Start a worker of a stage; it shares the machine's cores evenly with the others."""
         threads = max(1, (os.cpu_count() or 1) // count)
         command = [sys.executable, "-m", "stages.cli", "--index", str(index), "--threads", str(threads)]
         command += ["--kv-memory", KV_MEMORY]
-        return await self.processes.start(f"stage-{index}", [*command, *self._options(), *self.stage_options, *options])
+        return await self.processes.start(
+            f"stage-{index}", [*command, *self._options(f"stage-{index}"), *self.stage_options, *options]
+        )
 
     async def start_decoder(self, *options: str) -> Child:
         """Start a decoder."""
-        command = [sys.executable, "-m", "engine.decoder.cli", *self._options(), *options]
+        command = [sys.executable, "-m", "engine.decoder.cli", *self._options("decoder"), *options]
         return await self.processes.start("decoder", command)
 
 
@@ -52,14 +62,20 @@ async def local_pipeline(
     *,
     stage_options: tuple[str, ...] = (),
     decoder_options: tuple[str, ...] = (),
+    guarded: bool = False,
 ) -> AsyncGenerator[LocalPipeline]:
-    """Start everything, yield when it is ready, stop everything. Raises BrokerError when a process does not start."""
+    """Start everything, yield when it is ready, stop everything. Raises BrokerError when a process does not start.
+
+    `guarded`: the broker lets nobody in without a key of a role, made for the occasion.
+    """
     manifest = load_manifest(shards)
     count = len(manifest.stages)
     async with Processes(home / "logs") as processes:
-        url = await start_broker(processes, home)
+        models = (Subjects("default", manifest.slug),) if guarded else ()
+        url = await start_broker(processes, home, models=models, stages=count)
         say(f"nats-server with JetStream at {url}")
         pipeline = LocalPipeline(url, manifest.slug, shards, processes, stage_options)
+        pipeline.keys = home if guarded else None
         pipeline.stages = [await pipeline.start_stage(index, count) for index in range(count)]
         pipeline.decoder = await pipeline.start_decoder(*decoder_options)
         try:

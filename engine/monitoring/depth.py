@@ -67,10 +67,14 @@ class Collector:
         """What is known at `now` (time.monotonic()), the queue included."""
         return replace(self.heard(now), prompts=await self._prompts())
 
+    def processes(self, now: float) -> tuple[list[StageHeartbeat], list[DecoderHeartbeat]]:
+        """Everybody who was heard lately."""
+        workers = [worker for at, worker in self._workers.values() if now - at < SUSPECT_SECONDS]
+        return workers, [decoder for at, decoder in self._decoders.values() if now - at < SUSPECT_SECONDS]
+
     def heard(self, now: float) -> Depths:
         """What the heartbeats tell at `now`; nothing of the queue."""
-        workers = [worker for at, worker in self._workers.values() if now - at < SUSPECT_SECONDS]
-        decoders = [decoder for at, decoder in self._decoders.values() if now - at < SUSPECT_SECONDS]
+        workers, decoders = self.processes(now)
         count = max((worker.stages for worker in workers), default=0)
         chosen = [self._serving([w for w in workers if w.stage == index]) for index in range(count)]
         serving = {worker.incarnation for worker in chosen if worker}
@@ -89,7 +93,7 @@ class Collector:
     async def _prompts(self) -> QueueDepth | None:
         try:
             if self._queue is None:
-                self._queue = await open_queue(self._transport, self._subjects)
+                self._queue = await open_queue(self._transport, self._subjects, use="look")
             return await self._queue.depth()
         except BrokerError:
             return None

@@ -6,6 +6,20 @@ from typing import Final
 WINDOW_SECONDS: Final = 5.0
 
 
+class Activity:
+    """Seconds with something to do, since the start; told at every change, and now and then besides."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._active_since: float | None = None
+
+    def observe(self, now: float, *, active: bool) -> None:
+        """Whether there is something to do at `now` (seconds)."""
+        if self._active_since is not None:
+            self.seconds += now - self._active_since
+        self._active_since = now if active else None
+
+
 class Rate:
     """How many of something a second, over a sliding window."""
 

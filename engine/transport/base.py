@@ -10,8 +10,9 @@ Rules that every transport keeps, the in-process twin included:
 import asyncio
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
+from engine.contract.figures import Link
 from engine.contract.history import LoggedEvent
 
 
@@ -58,6 +59,7 @@ class QueueDepth:
     working: int  # handed out, not acknowledged
     redelivered: int  # of those, handed out more than once
     dead: int  # given up
+    oldest: float = 0.0  # seconds since the oldest of them was stored, those handed out included; 0.0: there is none
 
 
 class Stored(NamedTuple):
@@ -100,6 +102,9 @@ class Job(Protocol):
     async def bury(self, reason: str) -> None:
         """Give it up: a dead letter {sequence, reason, data} is stored, the prompt removed."""
         ...
+
+
+QueueUse = Literal["take", "put", "look"]  # prompts, prompts, at how many there are
 
 
 class WorkQueue(Protocol):
@@ -210,12 +215,28 @@ class Transport(Protocol):
         """Return once the broker is reachable."""
         ...
 
+    @property
+    def link(self) -> Link:
+        """What went over this connection so far."""
+        ...
+
     async def publish(self, subject: str, data: bytes, *, reply: str = "") -> None:
         """Send; returns once the client has accepted it. Raises BrokerError when it is too large or not connected."""
         ...
 
     async def request(self, subject: str, data: bytes, *, timeout: float) -> Incoming:
         """Send and wait for one reply. Raises NoResponderError, or TimeoutError after `timeout` seconds."""
+        ...
+
+    def new_inbox(self) -> str:
+        """A subject for answers to us that nobody else may listen to."""
+        ...
+
+    async def rehearse(self, *subjects: str) -> None:
+        """Find out whether we may publish on these. Nobody must listen there: something empty is sent.
+
+        Raises RefusedError, a BrokerError, naming the subject.
+        """
         ...
 
     def subscribe(
@@ -232,8 +253,13 @@ class Transport(Protocol):
         """Return once the broker has acted on everything sent so far."""
         ...
 
-    async def work_queue(self, *, stream: str, subject: str, dead_stream: str, dead_subject: str) -> WorkQueue:
-        """The durable queue, created if missing. Raises BrokerError when the broker has no JetStream."""
+    async def work_queue(
+        self, *, stream: str, subject: str, dead_stream: str, dead_subject: str, use: QueueUse = "put"
+    ) -> WorkQueue:
+        """The durable queue, for one use. It is created if missing, but not by who only wants to look.
+
+        Raises BrokerError when the broker has no JetStream, or there is no queue to look at.
+        """
         ...
 
     async def event_log(self, *, stream: str, subject: str, shown: str, writer: str = "") -> EventLog:

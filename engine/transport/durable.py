@@ -4,7 +4,7 @@ from typing import Final
 
 import orjson
 
-from engine.transport.base import DeadLetter, EventLog, Transport, WorkQueue
+from engine.transport.base import DeadLetter, EventLog, QueueUse, Transport, WorkQueue
 from engine.transport.subjects import Subjects
 
 ACK_WAIT: Final = 8.0  # seconds without a sign of life until a prompt is handed to somebody else
@@ -16,13 +16,17 @@ MAX_DEAD: Final = 10_000  # dead letters kept, the oldest go first
 DUPLICATE_SECONDS: Final = 120.0  # a prompt put again within it, with the same message id, is stored once
 
 
-async def open_queue(transport: Transport, subjects: Subjects) -> WorkQueue:
-    """The queue of prompts of a model, created if missing. Raises BrokerError when there is no JetStream."""
+async def open_queue(transport: Transport, subjects: Subjects, *, use: QueueUse = "put") -> WorkQueue:
+    """The queue of prompts of a model, for a use of it: see Transport.
+
+    Raises BrokerError when there is no JetStream, or nothing to look at.
+    """
     return await transport.work_queue(
         stream=subjects.prompt_stream,
         subject=subjects.prompt,
         dead_stream=subjects.dead_stream,
         dead_subject=subjects.dead,
+        use=use,
     )
 
 

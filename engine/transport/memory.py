@@ -11,7 +11,8 @@ from functools import lru_cache
 import orjson
 
 from engine.contract.errors import BrokerError, NoResponderError
-from engine.transport.base import Incoming
+from engine.contract.figures import Link
+from engine.transport.base import Incoming, QueueUse
 from engine.transport.inbox import QueueInbox
 from engine.transport.memory_durable import EventStore, LeaseCell, MemoryLease, MemoryLog, MemoryQueue, PromptStore
 from engine.transport.memory_files import FileShelf, MemoryFiles
@@ -102,6 +103,7 @@ class MemoryTransport:
         self._online = asyncio.Event()
         self._online.set()
         self.links = 0
+        self._sent = Link()
 
     @property
     def connected(self) -> bool:
@@ -128,17 +130,31 @@ class MemoryTransport:
         """See Transport."""
         return self._broker.max_payload
 
+    @property
+    def link(self) -> Link:
+        """See Transport. What is received is not counted here, and nothing is ever connected anew."""
+        return self._sent
+
     async def publish(self, subject: str, data: bytes, *, reply: str = "") -> None:
         """See Transport."""
         self._check_connected()
         if len(data) > self.max_payload:
             raise BrokerError(f"message of {len(data)} bytes, the broker takes {self.max_payload} (max_payload)")
+        self._sent = Link(sent_bytes=self._sent.sent_bytes + len(data), sent_messages=self._sent.sent_messages + 1)
         self._broker.publish(subject, bytes(data), reply, self)
+
+    def new_inbox(self) -> str:
+        """See Transport."""
+        self._broker.requests += 1
+        return f"_INBOX.{self._broker.requests}"
+
+    async def rehearse(self, *subjects: str) -> None:
+        """See Transport. Everything is allowed here."""
+        self._check_connected()
 
     async def request(self, subject: str, data: bytes, *, timeout: float) -> Incoming:
         """See Transport."""
-        self._broker.requests += 1
-        reply = f"_INBOX.{self._broker.requests}"
+        reply = self.new_inbox()
         async with self.subscribe(reply) as inbox, asyncio.timeout(timeout):
             await self.publish(subject, data, reply=reply)
             answer = await inbox.get()
@@ -163,8 +179,10 @@ class MemoryTransport:
         """See Transport."""
         self._check_connected()
 
-    async def work_queue(self, *, stream: str, subject: str, dead_stream: str, dead_subject: str) -> MemoryQueue:
-        """See Transport."""
+    async def work_queue(
+        self, *, stream: str, subject: str, dead_stream: str, dead_subject: str, use: QueueUse = "put"
+    ) -> MemoryQueue:
+        """See Transport. Who looks makes it too: nobody else could tell."""
         self._check_connected()
         store = self._broker.queues.get(stream)
         if store is None:

@@ -17,6 +17,7 @@ class Prompt:
 
     data: bytes
     sequence: int
+    stored: float
     deliveries: int = 0
     due: float = 0.0
 
@@ -45,7 +46,7 @@ class PromptStore:
         self._sequence += 1
         if message_id:
             self._stored[message_id] = (self._clock(), self._sequence)
-        self._pending.append(Prompt(data, self._sequence))
+        self._pending.append(Prompt(data, self._sequence, self._clock()))
         self._changed.set()
         return Stored(self._sequence)
 
@@ -96,7 +97,9 @@ class PromptStore:
     def depth(self) -> QueueDepth:
         """See WorkQueue."""
         redelivered = sum(prompt.deliveries > 1 for prompt in self._working.values())
-        return QueueDepth(len(self._pending), len(self._working), redelivered, len(self.dead))
+        first = min((p.stored for p in (*self._pending, *self._working.values())), default=self._clock())
+        oldest = self._clock() - first
+        return QueueDepth(len(self._pending), len(self._working), redelivered, len(self.dead), oldest)
 
 
 @dataclass(eq=False, slots=True)

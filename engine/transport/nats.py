@@ -3,7 +3,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Final
 
 from nats.aio.msg import Msg
@@ -13,7 +13,8 @@ from nats.errors import TimeoutError as NatsTimeoutError
 
 from engine.contract.errors import BrokerError, NoResponderError
 from engine.contract.facts import Broker
-from engine.transport.base import EventLog, FileStore, Incoming, Lease, WorkQueue
+from engine.contract.figures import Link
+from engine.transport.base import EventLog, FileStore, Incoming, Lease, QueueUse, WorkQueue
 from engine.transport.inbox import QueueInbox
 from engine.transport.nats_client import WATCH_SECONDS, Echo, Lifeline, RepairedClient, Watchdog, whole
 from engine.transport.nats_connect import close_client, open_client
@@ -53,6 +54,18 @@ class NatsTransport:
         """See Transport."""
         await self._client.online.wait()
 
+    @property
+    def link(self) -> Link:
+        """See Transport."""
+        stats = self._client.stats
+        return Link(
+            sent_bytes=stats["out_bytes"],
+            received_bytes=stats["in_bytes"],
+            sent_messages=stats["out_msgs"],
+            received_messages=stats["in_msgs"],
+            reconnects=stats["reconnects"],
+        )
+
     async def publish(self, subject: str, data: bytes, *, reply: str = "") -> None:
         """See Transport. Nothing is kept for later while the broker is away: stale steps would be useless."""
         self._check(subject, data)
@@ -74,6 +87,23 @@ class NatsTransport:
         except (NatsError, OSError) as error:
             raise BrokerError(f"cannot ask on {subject}: {error}") from error
         return Incoming(answer.subject, answer.data, answer.reply)
+
+    def new_inbox(self) -> str:
+        """See Transport."""
+        return self._client.new_inbox()
+
+    async def rehearse(self, *subjects: str) -> None:
+        """See Transport."""
+        with ExitStack() as stack:
+            refusals = [
+                stack.enter_context(self._client.refusals.listening("publish", subject)) for subject in subjects
+            ]
+            for subject in subjects:
+                await self.publish(subject, b"")
+            await self.barrier()
+            for refused in refusals:
+                if refused.done():
+                    refused.result()
 
     def _check(self, subject: str, data: bytes) -> None:
         if not self._client.is_connected:
@@ -104,7 +134,10 @@ class NatsTransport:
             raise BrokerError(f"cannot subscribe to {subject}: {error}") from error
         self._client.inboxes.add(inbox)
         try:
-            await self.barrier()
+            with self._client.refusals.listening("subscription", subject) as refused:
+                await self.barrier()
+                if refused.done():
+                    refused.result()
             yield inbox
         finally:
             self._client.inboxes.discard(inbox)
@@ -120,10 +153,18 @@ class NatsTransport:
         except (TimeoutError, NatsError, OSError) as error:
             raise BrokerError(f"the broker at {self._url} does not answer") from error
 
-    async def work_queue(self, *, stream: str, subject: str, dead_stream: str, dead_subject: str) -> WorkQueue:
+    async def work_queue(
+        self, *, stream: str, subject: str, dead_stream: str, dead_subject: str, use: QueueUse = "put"
+    ) -> WorkQueue:
         """See Transport."""
         return await open_queue(
-            self._client, self._url, stream=stream, subject=subject, dead_stream=dead_stream, dead_subject=dead_subject
+            self._client,
+            self._url,
+            stream=stream,
+            subject=subject,
+            dead_stream=dead_stream,
+            dead_subject=dead_subject,
+            use=use,
         )
 
     async def event_log(self, *, stream: str, subject: str, shown: str, writer: str = "") -> EventLog:
@@ -153,12 +194,14 @@ async def connect(
 ) -> AsyncGenerator[NatsTransport]:
     """Connect, for as long as it takes or `wait` seconds; a link that dies is made anew for ever.
 
+    `url`: a BrokerUrl says with which key and over which TLS.
     `watch`: seconds between the echoes that tell whether the link lives. When the broker ends the connection for good,
-    the task that entered is interrupted and the context raises BrokerError.
+    the task that entered is interrupted and the context raises BrokerError; also when it refuses one of our subjects.
     Raises BrokerError: nobody there in time, or the broker refuses us. UsageError: `url` is not an address.
     """
     client = RepairedClient()
     lifeline = Lifeline(lambda: BrokerError(f"the broker at {url} ended the connection for good: {client.last_error}"))
+    client.refusals.fatal = lifeline.cut
     await open_client(client, url, name=name, wait=wait, closed=lifeline.cut)
     try:
         echo = Echo(client)

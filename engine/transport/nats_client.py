@@ -7,7 +7,9 @@
 - a link that is half open with unsent bytes hangs in `wait_closed` while reconnecting (#671): links are aborted;
 - what was pending when a link was lost is dropped: steps of the past are useless to whoever gets them late;
 - an attempt that times out leaves its socket open: it is aborted before the next;
-- a cancellation that comes together with an answer is lost in `wait_for` (Python 3.11): see `whole`.
+- a cancellation that comes together with an answer is lost in `wait_for` (Python 3.11): see `whole`;
+- a request that the broker's permissions forbid fails at once, not at its timeout;
+- a broker that offers no TLS where we want it would get everything in clear text: it gets nothing.
 """
 
 import asyncio
@@ -19,10 +21,12 @@ from typing import Any, Final, TypeVar
 
 import nats.aio.client as nats_client
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.errors import ConnectionReconnectingError
 from nats.errors import Error as NatsError
 
 from engine.transport.inbox import QueueInbox
+from engine.transport.nats_refusals import Refusals
 
 READ_BYTES: Final = 128 * 1024
 WATCH_SECONDS: Final = 2.0
@@ -33,6 +37,10 @@ log = logging.getLogger("shardline.transport")
 nats_client.DEFAULT_BUFFER_SIZE = READ_BYTES  # read at call time by the client's reader and its connections
 
 
+class NoTlsError(NatsError):
+    """The broker does not speak TLS, and we speak nothing else."""
+
+
 class RepairedClient(Client):
     """A Client that neither hangs nor goes deaf."""
 
@@ -41,6 +49,12 @@ class RepairedClient(Client):
         self.online = asyncio.Event()  # set while connected
         self.inboxes: set[QueueInbox] = set()  # to be woken when the link was made anew
         self.offline = asyncio.Event()  # set while reconnecting
+        self.refusals = Refusals()
+        self.insists_on_tls = False
+
+    async def request(self, subject: str, *args: Any, **options: Any) -> Msg:
+        """As the library's; raises RefusedError besides."""
+        return await self.refusals.unless_refused(subject, super().request(subject, *args, **options))
 
     def abort(self) -> None:
         """Cut the socket; whoever reads from it or waits for it to close goes on at once."""
@@ -70,6 +84,11 @@ class RepairedClient(Client):
             await written
             if not self.is_connected:
                 raise ConnectionReconnectingError
+
+    def _connect_command(self) -> bytes:
+        if self.insists_on_tls and not self._server_info.get("tls_required"):
+            raise NoTlsError("nats: the broker offers no TLS")
+        return super()._connect_command()
 
     async def _send_command(self, cmd: bytes, priority: bool = False) -> None:
         self._pending.insert(0 if priority else len(self._pending), cmd)
@@ -190,13 +209,18 @@ class Lifeline:
         self._before = 0
         self._cut = False
 
-    def cut(self) -> None:
-        """The connection is closed and will not come back."""
-        if self._task is not None and not self._cut:
+    def cut(self, error: Exception | None = None) -> None:
+        """The connection is closed and will not come back, or of no use any more because of `error`."""
+        if not self._cut:
             self._cut = True
-            self._task.cancel()
+            if error is not None:
+                self._error = lambda: error
+            if self._task is not None:
+                self._task.cancel()
 
     async def __aenter__(self) -> None:
+        if self._cut:
+            raise self._error()
         self._task = asyncio.current_task()
         self._before = self._task.cancelling() if self._task else 0
 

@@ -11,12 +11,13 @@ from urllib.parse import urlsplit
 from nats.errors import Error as NatsError
 
 from engine.contract.errors import BrokerError, UsageError
+from engine.transport.address import connect_options
 from engine.transport.nats_client import RepairedClient, reconnect_pause
+from engine.transport.nats_trouble import Trouble, who
 
 PATIENCE_SECONDS: Final = 1.0  # before "waiting for the broker" is worth a line
 ATTEMPT_SECONDS: Final = 2.0  # for a broker to take a connection and to greet
 CLOSE_SECONDS: Final = 2.0  # for what was published last
-REFUSALS: Final = ("authorization", "authentication")  # in the broker's own words, lower case
 log = logging.getLogger("shardline.transport")
 
 
@@ -28,8 +29,12 @@ async def open_client(
     Raises BrokerError, UsageError.
     """
     _check_url(url)
+    identity = connect_options(url)
+    client.insists_on_tls = "tls" in identity
+    client.refusals.who = who(url)
     refused: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    attempt = asyncio.create_task(client.connect(url.split(","), **_options(client, url, name, refused, closed)))
+    options = _options(client, url, name, refused, closed) | identity
+    attempt = asyncio.create_task(client.connect(url.split(","), **options))
     try:
         done, _ = await asyncio.wait({attempt, refused}, timeout=PATIENCE_SECONDS if wait is None else wait,
                                      return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
@@ -39,7 +44,7 @@ async def open_client(
         if not done:
             raise BrokerError(f"no broker at {url}: start nats-server, or name another one with --nats")
         if refused.done():
-            raise BrokerError(f"the broker at {url} refuses us: {refused.result()}")
+            raise BrokerError(refused.result())
         attempt.result()
         client.online.set()
     except (NatsError, OSError, ValueError) as error:
@@ -67,17 +72,19 @@ def _options(
     client: RepairedClient, url: str, name: str, refused: asyncio.Future[str], closed: Callable[[], None]
 ) -> dict[str, Any]:
     """How the client is set up. Its callbacks must not raise: it would stop reconnecting (#204)."""
+    trouble = Trouble(url, refused, client.refusals.fatal)
 
     async def on_error(error: Exception) -> None:
         log.debug("broker client: %s", error)
-        if not refused.done() and any(word in str(error).lower() for word in REFUSALS):
-            refused.set_result(str(error))
+        if not client.refusals.note(str(error)):
+            trouble.hear(error)
 
     async def on_disconnect() -> None:
         if not client.is_closed:
             log.warning("lost the broker at %s, reconnecting", url)
 
     async def on_reconnect() -> None:
+        trouble.over()
         log.info("reconnected to the broker at %s", url)
 
     async def on_close() -> None:

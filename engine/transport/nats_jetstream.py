@@ -2,6 +2,7 @@
 """What the queue and the lease have in common: administrative calls whose errors name the cure."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
@@ -14,12 +15,17 @@ from nats.js.errors import APIError, NoStreamResponseError, NotFoundError, Servi
 
 from engine.contract.errors import BrokerError
 from engine.transport.nats_client import whole
+from engine.transport.nats_refusals import RefusedError
 
 ANSWER_SECONDS: Final = 5.0
 API_ERRORS: Final = (NatsError, OSError, asyncio.TimeoutError)
 STREAM_FULL: Final = 10077  # "maximum messages exceeded", also of bytes
 NO_ROOM: Final = (10023, 10028, 10047)  # insufficient resources, memory, storage
 NOT_ENABLED: Final = (10035, 10039, 10076)  # no suitable peers, not for this account, not at all
+COPIES: Final = 3  # of a stream, in a cluster of brokers
+NO_PEERS: Final = 10005  # too few brokers for that many copies
+TOO_FEW: Final = (NO_PEERS, 10074)  # or not clustered
+log = logging.getLogger("shardline.transport")
 T = TypeVar("T")
 
 
@@ -45,11 +51,38 @@ def _no_jetstream(url: str) -> BrokerError:
     )
 
 
-async def ensure_stream(js: JetStreamContext, url: str, config: StreamConfig) -> None:
+def clustered(js: JetStreamContext) -> bool:
+    """Whether the broker is one of several that know each other."""
+    return bool(js._nc._server_info.get("cluster"))
+
+
+async def in_copies(js: JetStreamContext, name: str, make: Callable[[int], Awaitable[object]]) -> None:
+    """Make a stream in as many copies as the brokers have room for: three in a cluster, so that one may be lost."""
+    if clustered(js):
+        try:
+            await make(COPIES)
+        except APIError as error:
+            if error.err_code not in TOO_FEW:
+                raise
+            level = logging.WARNING if error.err_code == NO_PEERS else logging.DEBUG
+            log.log(level, "%s is kept once only, one broker holds it: %s", name, error.description)
+        else:
+            return
+    await make(1)
+
+
+async def ensure_stream(js: JetStreamContext, url: str, config: StreamConfig, *, make: bool = True) -> None:
     """Create a stream, or use one that is there if it does the same thing. Raises BrokerError saying what differs."""
-    found = await administer(url, optional(js.stream_info, config.name or ""))
+    name = config.name or ""
+    found = await administer(url, optional(js.stream_info, name))
+    if found is None and not make:
+        raise BrokerError(f"there is no stream {name} at {url}: start decoder-run")
     if found is None:
-        await administer(url, js.add_stream(config))
+        try:
+            making = in_copies(js, name, lambda copies: js.add_stream(config.evolve(num_replicas=copies)))
+            await administer(url, making)
+        except RefusedError as error:
+            raise BrokerError(f"{name} is not there and not ours to make: start decoder-run first") from error
         return
     for what in ("subjects", "retention"):
         there, wanted = getattr(found.config, what), getattr(config, what)

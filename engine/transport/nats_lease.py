@@ -9,7 +9,7 @@ from nats.js.kv import KeyValue
 
 from engine.contract.errors import BrokerError, LeaseLostError
 from engine.transport.nats_client import RepairedClient, whole
-from engine.transport.nats_jetstream import ANSWER_SECONDS, API_ERRORS, administer, optional
+from engine.transport.nats_jetstream import ANSWER_SECONDS, API_ERRORS, administer, in_copies, optional
 
 NOBODY: Final = (KeyNotFoundError, NoKeysError)
 
@@ -20,7 +20,9 @@ async def open_lease(client: RepairedClient, url: str, *, bucket: str, key: str)
     store = await administer(url, optional(js.key_value, bucket))
     if store is None:
         config = KeyValueConfig(bucket=bucket, history=1, storage=StorageType.FILE)
-        store = await administer(url, js.create_key_value(config))
+        making = in_copies(js, bucket, lambda copies: js.create_key_value(config.evolve(replicas=copies)))
+        await administer(url, making)
+        store = await administer(url, js.key_value(bucket))
     return NatsLease(store, key)
 
 

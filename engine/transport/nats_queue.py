@@ -2,9 +2,11 @@
 """The work queue of prompts, on a JetStream stream with one durable pull consumer."""
 
 import asyncio
+import functools
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from nats.aio.msg import Msg
@@ -22,7 +24,7 @@ from nats.js.api import (
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
 from engine.contract.errors import RETRY_AFTER, BrokerError, OverloadedError
-from engine.transport.base import DeadLetter, Job, QueueDepth, Stored
+from engine.transport.base import DeadLetter, Job, QueueDepth, QueueUse, Stored
 from engine.transport.durable import ACK_WAIT, DUPLICATE_SECONDS, MAX_DEAD, MAX_PROMPTS, dead_letter, read_letter
 from engine.transport.nats_client import RepairedClient, whole
 from engine.transport.nats_jetstream import (
@@ -32,6 +34,7 @@ from engine.transport.nats_jetstream import (
     STREAM_FULL,
     administer,
     ensure_stream,
+    optional,
 )
 
 CONSUMER: Final = "decoder"
@@ -56,9 +59,18 @@ class _Place:
 
 
 async def open_queue(
-    client: RepairedClient, url: str, *, stream: str, subject: str, dead_stream: str, dead_subject: str
+    client: RepairedClient,
+    url: str,
+    *,
+    stream: str,
+    subject: str,
+    dead_stream: str,
+    dead_subject: str,
+    use: QueueUse = "put",
 ) -> "NatsQueue":
-    """The work queue, its streams and its consumer made if missing. Raises BrokerError.
+    """The work queue, its streams and its consumer made if missing, unless to look; the consumer renewed to take.
+
+    Raises BrokerError.
 
     The size of a prompt has no bound of its own: the broker's max_payload is one, and may be raised later.
     """
@@ -89,8 +101,9 @@ async def open_queue(
         max_ack_pending=_MAX_ACK_PENDING,
     )
     for config in (prompts, dead):
-        await ensure_stream(js, url, config)
-    await administer(url, js.add_consumer(stream, consumer))
+        await ensure_stream(js, url, config, make=use != "look")
+    if use == "take" or await administer(url, optional(functools.partial(js.consumer_info, stream), CONSUMER)) is None:
+        await administer(url, js.add_consumer(stream, consumer))
     return NatsQueue(_Place(client, js, stream, subject, dead_stream, dead_subject))
 
 
@@ -181,6 +194,7 @@ class NatsQueue:
         try:
             consumer = await whole(self._place.js.consumer_info(self._place.stream, CONSUMER))
             dead = await whole(self._place.js.stream_info(self._place.dead_stream))
+            oldest = await whole(self._oldest()) if consumer.num_pending or consumer.num_ack_pending else 0.0
         except API_ERRORS as error:
             raise BrokerError(f"cannot read the prompt queue: {error}") from error
         return QueueDepth(
@@ -188,7 +202,17 @@ class NatsQueue:
             working=consumer.num_ack_pending or 0,
             redelivered=consumer.num_redelivered or 0,
             dead=dead.state.messages,
+            oldest=oldest,
         )
+
+    async def _oldest(self) -> float:
+        """Seconds since the first prompt of the stream was stored, by the broker's clock; nats-py leaves that out."""
+        js = self._place.js
+        info = await js._api_request(f"{js._prefix}.STREAM.INFO.{self._place.stream}", timeout=js._timeout)
+        if not info["state"]["messages"]:
+            return 0.0
+        asked, first = (_moment(text) for text in (info["ts"], info["state"]["first_ts"]))
+        return max((asked - first).total_seconds(), 0.0)
 
     async def letters(self) -> list[DeadLetter]:
         """See WorkQueue."""
@@ -270,3 +294,8 @@ class NatsJob:
             await whole(action)
         except API_ERRORS as error:
             raise BrokerError(f"prompt {self.sequence}: {error}") from error
+
+
+def _moment(text: str) -> datetime:
+    """A time as the broker writes it."""
+    return datetime.fromisoformat(text)  # nanoseconds are cut off

@@ -13,7 +13,10 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
-    """Subjects `shardline.<deployment>.<model>.…`; nothing user-controlled goes into one without a check."""
+    """Subjects `shardline.<deployment>.<model>.…`; nothing user-controlled goes into one without a check.
+
+    `"*"` in place of a stage, a worker or a request: all of them, for permissions.
+    """
 
     deployment: str
     model: str
@@ -48,7 +51,7 @@ class Subjects:
         """Questions to a draft model on another machine (request/reply)."""
         return f"{self.root}.draft"
 
-    def probe(self, incarnation: Incarnation | int) -> str:
+    def probe(self, incarnation: Incarnation | int | str) -> str:
         """What a worker sends to itself, to measure the way to the broker and back."""
         return f"{self.root}.probe.{incarnation}"
 
@@ -104,18 +107,20 @@ class Subjects:
         """Manifests of all models that a deployment's broker keeps (a wildcard)."""
         return f"shardline.{deployment}.*.files.manifest.*"
 
-    def stage(self, index: StageIndex | int, incarnation: Incarnation | int) -> str:
+    def stage(self, index: StageIndex | int | str, incarnation: Incarnation | int | str) -> str:
         """Steps into one worker."""
         return f"{self.root}.stage.{index}.{incarnation}"
 
-    def stage_gone(self, index: StageIndex | int, incarnation: Incarnation | int, epoch: Epoch | int | str) -> str:
+    def stage_gone(
+        self, index: StageIndex | int | str, incarnation: Incarnation | int | str, epoch: Epoch | int | str
+    ) -> str:
         """Where the broker tells a worker that nobody takes its results of an epoch. `"*"`: of every epoch.
 
         Its own subject, because only a publisher who listens there is told (docs/decisions/0001).
         """
         return f"{self.stage(index, incarnation)}.gone.{epoch}"
 
-    def stage_control(self, index: StageIndex | int, incarnation: Incarnation | int) -> str:
+    def stage_control(self, index: StageIndex | int | str, incarnation: Incarnation | int | str) -> str:
         """Open (request/reply) for one worker; an empty message only asks the broker whether it is there."""
         return f"{self.root}.control.stage.{index}.{incarnation}"
 

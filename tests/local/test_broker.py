@@ -41,13 +41,13 @@ def test_a_missing_server_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.broker
 def test_prompts_survive_a_restart_in_the_same_folder(tmp_path: Path) -> None:
-    names = {"stream": "Q", "subject": "q", "dead_stream": "D", "dead_subject": "d"}
-
     async def test() -> None:
         async with embedded_broker(folder=tmp_path) as url, connect(url, name="test") as transport:
-            await (await transport.work_queue(**names)).put(b"x")
+            await (await transport.work_queue(stream="Q", subject="q", dead_stream="D", dead_subject="d")).put(b"x")
         async with embedded_broker(folder=tmp_path) as url, connect(url, name="test") as transport:
-            [job] = await (await transport.work_queue(**names)).take(1, timeout=5)
+            [job] = await (await transport.work_queue(stream="Q", subject="q", dead_stream="D", dead_subject="d")).take(
+                1, timeout=5
+            )
             assert job.data == b"x"
 
     run(test())

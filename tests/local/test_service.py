@@ -120,13 +120,13 @@ def test_a_second_signal_does_not_wait_for_the_grace_to_end(tmp_path: Path) -> N
     assert stopped(tmp_path, "slow", 60, signal.SIGINT, signal.SIGINT) == (130, ["up", "draining"])
 
 
-def test_a_log_record_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_record_is_one_json_object_with_the_request_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     try:
         configure_logging(json=True)
-        logging.getLogger("shardline.test").warning("two\nlines")
+        logging.getLogger("shardline.test").warning("two\nlines", extra={"request": "r1"})
     finally:
         root.handlers[:], root.level = handlers, level
     [line] = capsys.readouterr().err.splitlines()
-    assert orjson.loads(line)["message"] == "two\nlines"
+    assert (orjson.loads(line)["message"], orjson.loads(line)["request"]) == ("two\nlines", "r1")

@@ -1,6 +1,5 @@
 """What takes minutes is done once for all files that need it: references, and starting a pipeline that drafts."""
 
-import asyncio
 import multiprocessing
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -12,9 +11,8 @@ import pytest
 
 from engine.contract.manifest import load_manifest
 from engine.decoder.tokenizer import load_tokenizer
-from engine.local.model import demo_draft
 from stages.chain import Chain
-from tests.conftest import Shards, one_at_a_time
+from tests.conftest import Shards
 from tests.system.prompts import THIRTY
 from tests.system.references import COUNT, PagedChain, Tokens, free_run, genai_run, options
 from tests.system.running import Running, running
@@ -53,13 +51,6 @@ def paged(shards: Shards) -> Generator[PagedChain]:
     """The model in so many stages in this process, loaded once; whoever asks it begins at position 0."""
     with ExitStack() as stack:
         yield cache(lambda stages: stack.enter_context(Chain.open(shards(stages), options("paged"))))
-
-
-@pytest.fixture(scope="session")
-def draft(shards: Shards) -> Path:
-    """The draft that comes along, prepared for the demo model."""
-    with one_at_a_time():
-        return asyncio.run(demo_draft(shards(1), print))
 
 
 @pytest.fixture(scope="session")

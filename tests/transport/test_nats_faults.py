@@ -285,8 +285,10 @@ def test_who_takes_prompts_for_ever_stops_although_one_comes_at_that_moment(run:
 
     async def main() -> None:
         async with embedded_broker() as url, connect(url, name="one") as one, connect(url, name="two") as two:
-            names = {"stream": "Q", "subject": "q", "dead_stream": "D", "dead_subject": "d"}
-            mine, other = await one.work_queue(**names), await two.work_queue(**names)
+            mine, other = [
+                await transport.work_queue(stream="Q", subject="q", dead_stream="D", dead_subject="d")
+                for transport in (one, two)
+            ]
 
             async def take_for_ever() -> None:
                 while True:
