@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from typing import Final
 
 import psutil
 
@@ -18,6 +19,7 @@ _NOTHING_YET = Capabilities(
     kind="paged", blocks=0, block_size=0, slots=0, min_row_tokens=0, max_step_tokens=0, context_length=0
 )
 _PROCESS = psutil.Process()
+NO_LINK: Final = Link()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,9 @@ class AtWork:
     inbox: Inbox
 
 
-def heartbeat(identity: Identity, state: WorkerState, load: Load, work: AtWork | None, link: Link) -> StageHeartbeat:
+def heartbeat(
+    identity: Identity, state: WorkerState, load: Load, work: AtWork | None, link: Link = NO_LINK
+) -> StageHeartbeat:
     """The heartbeat of this moment; `work` is None while loading."""
     now = time.monotonic()
     can = work.loaded.runner.capabilities if work else _NOTHING_YET
