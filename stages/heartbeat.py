@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from typing import Final
 
 import psutil
 
@@ -19,7 +20,7 @@ _NOTHING_YET = Capabilities(
     kind="paged", blocks=0, block_size=0, slots=0, min_row_tokens=0, max_step_tokens=0, context_length=0
 )
 _PROCESS = psutil.Process()
-_NO_LINK = Link()
+NO_LINK: Final = Link()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def heartbeat(
     load: Load,
     work: AtWork | None,
     place: Place | None = None,
-    link: Link = _NO_LINK,
+    link: Link = NO_LINK,
 ) -> StageHeartbeat:
     """The heartbeat of this moment; `work` is None while loading."""
     now = time.monotonic()

@@ -211,7 +211,7 @@ class NatsQueue:
         info = await js._api_request(f"{js._prefix}.STREAM.INFO.{self._place.stream}", timeout=js._timeout)
         if not info["state"]["messages"]:
             return 0.0
-        asked, first = (_moment(text) for text in (info["ts"], info["state"]["first_ts"]))
+        asked, first = map(datetime.fromisoformat, (info["ts"], info["state"]["first_ts"]))  # nanoseconds are cut off
         return max((asked - first).total_seconds(), 0.0)
 
     async def letters(self) -> list[DeadLetter]:
@@ -294,8 +294,3 @@ class NatsJob:
             await whole(action)
         except API_ERRORS as error:
             raise BrokerError(f"prompt {self.sequence}: {error}") from error
-
-
-def _moment(text: str) -> datetime:
-    """A time as the broker writes it."""
-    return datetime.fromisoformat(text)  # nanoseconds are cut off
