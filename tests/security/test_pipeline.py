@@ -116,7 +116,7 @@ def test_every_process_does_its_work_with_its_own_key(shards: Shards, draft: Pat
             metrics = await monitor.wait_for_line("metrics")
             async with connect(broker.url_for("monitor"), name="test") as transport:
                 assert await everybody(transport, 3) == {"shardline-stage", "shardline-decoder"}
-            await scraped(metrics.split()[-1], f'model="{model.model}"')
+            await scraped(metrics.split()[-1], f'pipeline="default/{model.model}"')
             assert await roles.chat("client", f"/help\n{PROMPT}\n")
             assert await roles.output("admin", "engine.cli", "dead", "list") == ""
             answer = await asyncio.to_thread(ask, ready[-1].split()[-1], model.model)

@@ -151,7 +151,7 @@ def test_queue_depth_is_one_object(by_hand: ByHand) -> None:
     assert [stage["state"] for stage in depths["stages"]] == ["serving", "serving"]
     assert all("step_ms_p50" in stage and "busy_share" in stage for stage in depths["stages"])
     assert depths["decoder"]["free_blocks"] == depths["decoder"]["blocks"]
-    assert set(depths["prompts"]) == {"pending", "working", "redelivered", "dead"}
+    assert set(depths["prompts"]) == {"pending", "working", "redelivered", "dead", "oldest"}
 
 
 def test_drafts_of_another_process_are_accepted_and_change_no_text(by_hand: ByHand) -> None:
