@@ -14,7 +14,9 @@ import openvino as ov
 from engine.contract.copies import SlotCopy
 from engine.contract.messages import Rows
 from engine.contract.static import StaticLimits
-from export_tools.passes.static import CLOSED, MASK, PAST, PRESENT
+from export_tools.passes.head import PICKED_INPUT
+from export_tools.passes.shapes import HIDDEN_INPUT
+from export_tools.passes.static import CLOSED, LABELS, MASK, PAST, PRESENT
 from stages.checks import RowChecks, ShardShape
 from stages.columns import Columns
 from stages.openvino_errors import device_errors
@@ -38,9 +40,9 @@ class StaticRunner:
         self._columns = Columns(limits)
         with device_errors("cannot make the KV cache"):
             self._cache = {
-                port.get_any_name(): np.zeros(list(port.get_shape()), port.get_element_type().to_dtype())
+                _label(port): np.zeros(list(port.get_shape()), port.get_element_type().to_dtype())
                 for port in short.inputs
-                if port.get_any_name().startswith(PAST)
+                if _label(port).startswith(PAST)
             }
             self._graphs = {
                 long_: _Graph(graph, self._cache) for long_, graph in ((False, short), (True, long)) if graph
@@ -115,19 +117,19 @@ class _Graph:
         self.request = compiled.create_infer_request()
         self._inputs: dict[str, npt.NDArray[Any]] = {}
         for port in compiled.inputs:
-            label = port.get_any_name()
+            label = _label(port)
             array = cache.get(label)
             if array is None:
                 array = self._inputs[label] = np.zeros(list(port.get_shape()), port.get_element_type().to_dtype())
             self.request.set_tensor(port, ov.Tensor(array, shared_memory=True))
-        self._tokens = self._inputs["input_ids"] if "input_ids" in self._inputs else self._inputs["inputs_embeds"]
+        self._tokens = self._inputs["input_ids" if "input_ids" in self._inputs else HIDDEN_INPUT]
         self._mask = self._inputs[MASK][0, 0]
         self._idle = np.full_like(self._mask, CLOSED)
         self._old = self._mask.shape[1] - self._mask.shape[0]  # columns of the cache
         np.fill_diagonal(self._idle[:, self._old :], 0)  # a softmax over nothing at all is no number
-        self.picked = self._inputs.get("picked")
-        outputs = [port.get_any_name() for port in compiled.outputs]
-        self._presents = {i: PAST + label.removeprefix(PRESENT) for i, label in enumerate(outputs) if i}
+        self.picked, self._positions = self._inputs.get(PICKED_INPUT), self._inputs.get("position_ids")
+        outputs = [_label(port) for port in compiled.outputs[1:]]
+        self._presents = {i: PAST + label.removeprefix(PRESENT) for i, label in enumerate(outputs, 1)}
 
     def clear(self) -> None:
         """Every lane is idle: it sees itself."""
@@ -137,7 +139,8 @@ class _Graph:
         """A piece into the lanes from `lane` on."""
         lanes = slice(lane, lane + piece.length)
         self._tokens[0, lanes] = value[piece.offset : piece.offset + piece.length]
-        self._inputs["position_ids"][0, lanes] = np.arange(piece.start, piece.start + piece.length)
+        if self._positions is not None:
+            self._positions[0, lanes] = np.arange(piece.start, piece.start + piece.length)
         old, new = columns.seen(piece.start, piece.length)
         begin = piece.slot * limits.cells
         self._mask[lanes, begin : begin + limits.cells] = np.where(old, 0, CLOSED)
@@ -154,3 +157,8 @@ class _Graph:
         for i, label in self._presents.items():
             cache[label][0][:, at] = self.request.get_output_tensor(i).data[0][:, lane : lane + piece.length]
         columns.write(piece.slot, piece.start, piece.length)
+
+
+def _label(port: Any) -> str:
+    """The name that `to_static` gave a port: compiling may add those of what was fused with it."""
+    return next(label for label in port.get_names() if label in LABELS or label.startswith((PAST, PRESENT)))

@@ -27,6 +27,7 @@ CLOSED: Final = -65504.0  # in `mask`; the least number of 16 bits, and e to tha
 MASK: Final = "mask"
 PAST: Final = "past."
 PRESENT: Final = "present."
+LABELS: Final = ("input_ids", HIDDEN_INPUT, "position_ids", MASK, PICKED_INPUT)  # the other inputs
 TOKEN_AXIS: Final = 2  # of a cache
 _FOLDED: Final = ("i64", "i32", "f32", "boolean")  # other constants are compressed weights, which stay as they are
 
