@@ -89,6 +89,7 @@ def _own_terminal() -> None:
     import termios  # noqa: PLC0415
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell that runs the tests in the background has it ignored
 
 
 def run(words: Sequence[str], **more: object) -> "subprocess.CompletedProcess[str]":
@@ -151,11 +152,12 @@ def test_one_scrape_knows_every_process_and_a_stage_knows_itself(here: Running, 
         assert monitor.stdout
         url = monitor.stdout.readline().split()[-1]
         deadline = time.monotonic() + SECONDS
-        while (text := read(url)).count("shardline_stage_steps_total{") < 2 or "shardline_decoder_epoch{" not in text:
+        up = re.compile(r'shardline_pipeline_up\{pipeline="default/[^"]+"\} 1\.0')
+        while (text := read(url)).count("shardline_stage_steps_total{") < 2 or not up.search(text):
             assert time.monotonic() < deadline, text
         monitor.send_signal(signal.SIGTERM)
         assert monitor.wait(SECONDS) == 0
-    assert re.search(r'shardline_pipeline_up\{pipeline="default/[^"]+"\} 1\.0', text)
+    assert "shardline_decoder_epoch{" in text
     [line] = [line for line in here.pipeline.stages[0].lines if line.startswith("metrics at ")]
     own = read(line.split()[-1])
     assert 'stage="0"' in own and "process_resident_memory_bytes" in own
