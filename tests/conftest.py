@@ -6,6 +6,7 @@ share what the file's fixtures load; the longest files come first, so that no wo
 
 import asyncio
 import hashlib
+import signal
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -21,6 +22,12 @@ from engine.local.model import cache_folder, demo_draft, demo_gguf
 ROOT = Path(__file__).parent.parent
 Shards = Callable[[int], Path]
 LONGEST = ("test_speculation.py", "test_sampling.py", "test_equality.py", "test_by_hand.py")
+
+
+def pytest_configure() -> None:
+    """Ctrl-C reaches our children: who is started in the background has it ignored, and would pass that on."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

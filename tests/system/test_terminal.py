@@ -89,7 +89,6 @@ def _own_terminal() -> None:
     import termios  # noqa: PLC0415
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell that runs the tests in the background has it ignored
 
 
 def run(words: Sequence[str], **more: object) -> "subprocess.CompletedProcess[str]":
