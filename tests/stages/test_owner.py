@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Sequence
 
 import psutil
@@ -113,9 +114,10 @@ def test_what_a_process_that_is_named_ours_computes_is_not_others() -> None:
         naming.look([process.pid])
         without.look([])
         worked = psutil.Process(process.pid).cpu_times
-        began = worked().user
+        began, since = worked().user, time.monotonic()
         while worked().user < began + 0.3:
             pass
         difference = without.look([]).others - naming.look([process.pid]).others
+        share = 0.3 / (time.monotonic() - since) / (psutil.cpu_count() or 1)  # on a busy machine it gets little
         process.kill()
-    assert difference > 0.05
+    assert difference > 0.5 * share
