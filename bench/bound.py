@@ -25,22 +25,24 @@ def main() -> None:
     from engine.contract.manifest import load_manifest  # noqa: PLC0415  after pinning
     from stages.chain import make_rows  # noqa: PLC0415
     from stages.loader import load_runner  # noqa: PLC0415
+    from stages.runner import Runner  # noqa: PLC0415
     from stages.settings import MIB, RunnerOptions  # noqa: PLC0415
 
-    profile, split, whole, *counts = sys.argv[1:]
-    options = RunnerOptions(kind="paged", profile=profile, threads=1, kv_bytes=256 * MIB)  # type: ignore[arg-type]
+    name, split, whole, *counts = sys.argv[1:]
+    profile = "exact" if name == "exact" else "fast"
+    options = RunnerOptions(kind="paged", profile=profile, threads=1, kv_bytes=256 * MIB)
     stages = [load_runner(Path(split), load_manifest(Path(split)), i, options) for i in range(2)]
     uncut = load_runner(Path(whole), load_manifest(Path(whole)), 0, options)
     hidden = load_manifest(Path(split)).hidden_size
     block = uncut.capabilities.block_size
     length = 2 if profile == "exact" else 1
 
-    def seconds(runner: object, rows: int, *, first: bool) -> float:
+    def seconds(runner: Runner, rows: int, *, first: bool) -> float:
         plan = make_rows([(i, CONTEXT, length, 0, 1) for i in range(rows)], block, -(-(CONTEXT + length) // block))
         tokens = rows * length
         value = np.full(tokens, 9, np.int32) if first else np.zeros((tokens, hidden), np.float32)
         began = time.perf_counter()
-        runner.infer(plan, value)  # type: ignore[attr-defined]
+        runner.infer(plan, value)
         return time.perf_counter() - began
 
     found: dict[str, dict[str, float]] = {}

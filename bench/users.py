@@ -9,12 +9,14 @@
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import re
 import statistics
 import sys
 import time
+from collections.abc import AsyncGenerator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,13 +31,12 @@ from bench.model import ir_folder
 from bench.pipeline import LAYERS, PRECISION, TEMPLATE
 from bench.record import RESULTS, Record, ratio
 from engine.client.client import Client
-from engine.contract.control import StageHeartbeat, from_json
 from engine.contract.manifest import load_manifest
 from engine.contract.prompt import FinalEvent
 from engine.decoder.tokenizer import load_tokenizer
 from engine.local.model import demo_split
-from engine.transport.base import Transport
-from engine.transport.subjects import Subjects
+from engine.monitoring.depth import Collector
+from engine.monitoring.health import bubble_shares
 
 USERS = (1, 2, 4, 8, 16, 32)
 GATES = {16: 1.6, 32: 1.75}
@@ -54,30 +55,6 @@ def keep(name: str, unit: str, samples: Samples, **params: Any) -> None:
         ).append_to(OUT)
 
 
-class Busy:
-    """The stages' busy share while it is watched, from their heartbeats."""
-
-    def __init__(self, transport: Transport, subjects: Subjects) -> None:
-        self._transport, self._subjects = transport, subjects
-        self._shares: dict[int, list[float]] = {}
-
-    async def watch(self) -> None:
-        stages = self._subjects.stage_heartbeat(0).removesuffix("0")
-        async with self._transport.subscribe(self._subjects.heartbeats) as inbox:
-            while True:
-                message = await inbox.get()
-                if not message.subject.startswith(stages):
-                    continue
-                beat = from_json(StageHeartbeat, message.data)
-                self._shares.setdefault(beat.stage, []).append(beat.busy_share)
-
-    def take(self) -> list[float]:
-        """Per stage, since the last call: the most that a window of five seconds showed."""
-        found = [max(self._shares[stage]) for stage in sorted(self._shares)]
-        self._shares.clear()
-        return found
-
-
 async def bound(profile: str, split: str, uncut: str) -> dict[int, float]:
     """What two groups could be faster than the whole model, by number of users."""
     command = [sys.executable, "-m", "bench.bound", profile, split, uncut, *map(str, USERS)]
@@ -91,20 +68,21 @@ async def measure_users(profile: str, rounds: int, tokens: int) -> Table:
     shards, uncut = await demo_split(2, print, layers=LAYERS), await demo_split(1, print)
     best = await bound(profile, str(shards), str(uncut))
     samples: Samples = {}
-    busy: dict[int, list[float]] = {}
+    bubbles: dict[int, list[list[float]]] = {}
     with whole("batching", folder, PRECISION[profile]) as batching:
         async with pipeline(shards, profile) as (transport, subjects):
-            shares = Busy(transport, subjects)
-            watching = asyncio.create_task(shares.watch())
+            heard = Collector(transport, subjects)
+            watching = asyncio.create_task(heard.listen())
             for number in range(-1, rounds):  # the first one warms up
                 for users in USERS:
                     prompts = prompts_for(users, TEMPLATE)
                     theirs = await asyncio.to_thread(batching, prompts, tokens)
-                    shares.take()
+                    earlier = heard.heard(time.monotonic())
                     ours = await run_users(transport, subjects, prompts, tokens, draft="none")
-                    await asyncio.sleep(1.1)  # the heartbeat that tells of it
+                    await asyncio.sleep(1.1)  # the heartbeats that tell of it
                     if number >= 0:
-                        busy[users] = shares.take() or [0.0]
+                        shares = bubble_shares(earlier, heard.heard(time.monotonic()))
+                        bubbles.setdefault(users, []).append([share or 0.0 for share in shares])
                         for side, result in (("pipeline", ours), ("batching", theirs)):
                             speed = result["tokens"] / result["seconds"]
                             samples.setdefault((side, users), []).append(speed)
@@ -116,6 +94,7 @@ async def measure_users(profile: str, rounds: int, tokens: int) -> Table:
     for users in USERS:
         ours, theirs = samples["pipeline", users], samples["batching", users]
         middle, least, most = ratio(ours, theirs)
+        idle = [statistics.median(stage) for stage in zip(*bubbles[users], strict=True)]
         table.add_row(
             str(users),
             f"{statistics.median(ours):.1f} tok/s",
@@ -123,8 +102,8 @@ async def measure_users(profile: str, rounds: int, tokens: int) -> Table:
             f"{middle:.2f}",
             f"{least:.2f} to {most:.2f}",
             f"{best[users]:.2f}",
-            " ".join(f"{share:.0%}" for share in busy[users]),
-            " ".join(f"{1 - share:.0%}" for share in busy[users]),
+            " ".join(f"{1 - share:.0%}" for share in idle),
+            " ".join(f"{share:.0%}" for share in idle),
             f"≥ {GATES[users]}" if profile == "fast" and users in GATES else "",
         )
     return table
@@ -152,12 +131,18 @@ class Prompts:
         return "".join(random.choices(self._words, k=length))
 
 
-async def measure_prompt(rounds: int) -> Table:
+@contextlib.asynccontextmanager
+async def asking() -> AsyncGenerator[tuple[Client, Prompts]]:
+    """A client of two one-core workers in profile fast, and prompts for it."""
     shards = await demo_split(2, print, layers=LAYERS)
-    samples: Samples = {}
     prompts = await asyncio.to_thread(Prompts, shards)
     async with pipeline(shards, "fast") as (transport, subjects):
-        client = Client(transport, subjects)
+        yield Client(transport, subjects), prompts
+
+
+async def measure_prompt(rounds: int) -> Table:
+    samples: Samples = {}
+    async with asking() as (client, prompts):
         for number in range(-1, rounds):
             async with asyncio.TaskGroup() as tasks:
                 streams = [tasks.create_task(ask(client, prompts.any(30), 224)) for _ in range(STREAMS)]
@@ -195,11 +180,8 @@ async def measure_prompt(rounds: int) -> Table:
 
 
 async def measure_ttft(rounds: int) -> Table:
-    shards = await demo_split(2, print, layers=LAYERS)
     samples: Samples = {}
-    prompts = await asyncio.to_thread(Prompts, shards)
-    async with pipeline(shards, "fast") as (transport, subjects):
-        client = Client(transport, subjects)
+    async with asking() as (client, prompts):
         for number in range(-1, rounds):
             for length in sorted({*PROMPTS, *PREFIXES}):
                 prompt = prompts.any(length)

@@ -5,9 +5,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -62,6 +62,23 @@ async def serve(*services: Service, grace: float) -> None:
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
             raise result
+
+
+async def run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Let `work`, which never ends by itself, go on until `stop`. Raises what it raises."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        working.cancel()
+        stopping.cancel()
+
+
+def announce(line: str) -> None:
+    """Say it on stdout, at once: for whoever has started us."""
+    print(line, flush=True)  # noqa: T201
 
 
 def run_process(main: Callable[[], Awaitable[None]]) -> None:

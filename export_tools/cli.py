@@ -19,6 +19,12 @@ from export_tools.fleet import plan_fleet
 from export_tools.placement import Goal
 from export_tools.static_options import Context, PrefillChunk, Sinks, Slots, Static, VerifyTokens, static_limits
 
+Out = Annotated[Path, typer.Option(help="Folder to write.")]
+Stages = Annotated[int, typer.Option(min=0, help="How many shards.")]
+Layers = Annotated[str, typer.Option(help="Layers per stage, e.g. 18,12, instead of an even plan.")]
+Name = Annotated[str, typer.Option(help="Model name; goes into subjects.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing folder.")]
+
 if TYPE_CHECKING:
     from engine.contract.static import StaticLimits
     from export_tools.compress import WeightOptions
@@ -35,12 +41,12 @@ def split(
     source: Annotated[
         Path, typer.Argument(help="Folder with a stateful OpenVINO LLM or a Hugging Face one, or a .gguf file.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
-    stages: Annotated[int, typer.Option(min=0, help="How many shards.")] = 0,
-    layers: Annotated[str, typer.Option(help="Layers per stage, e.g. 18,12, instead of an even plan.")] = "",
-    name: Annotated[str, typer.Option(help="Model name; goes into subjects.")] = "",
+    out: Out,
+    stages: Stages = 0,
+    layers: Layers = "",
+    name: Name = "",
     no_beam_gather: Annotated[bool, typer.Option("--no-beam-gather", help="For measurements: slower.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
+    force: Force = False,
     static: Static = False,
     context: Context = 1024,
     slots: Slots = 4,
@@ -56,15 +62,15 @@ def split(
 @app.command()
 def build(
     source: Annotated[Path, typer.Argument(help="Hugging Face folder with safetensors, or what split takes.")],
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
-    stages: Annotated[int, typer.Option(min=0, help="How many shards.")] = 0,
-    layers: Annotated[str, typer.Option(help="Layers per stage, e.g. 18,12, instead of an even plan.")] = "",
+    out: Out,
+    stages: Stages = 0,
+    layers: Layers = "",
     weights: Annotated[Literal["f32", "f16", "int8", "int4"], typer.Option(help="What weights are kept in.")] = "int8",
     group_size: Annotated[int, typer.Option(help="int4: weights that share a scale; -1: all of a row.")] = 128,
     ratio: Annotated[float, typer.Option(help="int4: share of the layers in 4 bits, the others in 8.")] = 1.0,
     asym: Annotated[bool, typer.Option("--asym", help="int4: with zero points, closer and slower.")] = False,
-    name: Annotated[str, typer.Option(help="Model name; goes into subjects.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
+    name: Name = "",
+    force: Force = False,
     static: Static = False,
     context: Context = 1024,
     slots: Slots = 4,
@@ -164,7 +170,7 @@ def _counts(layers: str) -> tuple[int, ...]:
 def draft(
     source: Annotated[Path, typer.Argument(help="Small model: OpenVINO or Hugging Face folder, or a .gguf file.")],
     target: Annotated[Path, typer.Option(help="Folder written by split, of the model it guesses for.")],
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    out: Out,
     name: Annotated[str, typer.Option(help="Name of the draft.")] = "",
     head_tokens: Annotated[
         int | None,
@@ -174,7 +180,7 @@ def draft(
             "By default all, unless SOURCE has a head_tokens.npy.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
+    force: Force = False,
 ) -> None:
     """Prepare SOURCE to draft tokens for the model in --target; refused when their tokens differ."""
     _run(lambda: _draft(source, target, out, name, head_tokens, force))

@@ -29,9 +29,10 @@ from engine.options import (
     Nats,
     Pipeline,
     Pull,
+    PullModel,
     Threads,
 )
-from engine.service import configure_logging, run_process, serve
+from engine.service import announce, configure_logging, run_process, serve
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
 from stages.config import StageConfig, parse_cores, parse_kv_memory
@@ -80,7 +81,7 @@ def run(
         Path | None, typer.Option(help="Folder written by shard-export split; with --pull the one to fill.")
     ] = None,
     pull: Pull = False,
-    model: Annotated[str, typer.Option(help="With --pull: slug; found by itself when there is only one.")] = "",
+    model: PullModel = "",
     limit_rate: LimitRate = "0",
     nats: Nats = DEFAULT_NATS,
     deployment: Deployment = "default",
@@ -142,7 +143,6 @@ def run(
         giving_way=YieldPolicy(cpu=yield_cpu / 100, battery=yield_battery / 100, after=yield_after, back=yield_back)
         if give_way
         else None,
-        json_logs=log is LogForm.json,
     )
 
     async def start() -> None:
@@ -155,7 +155,6 @@ def run(
 
 async def serve_stage(config: StageConfig, *, metrics: str = "") -> None:
     """Check the shard, connect, load, serve."""
-    configure_logging(json=config.json_logs)
     if config.cores:
         pin_to(config.cores)
     manifest = load_manifest(config.shards)
@@ -177,14 +176,8 @@ async def serve_stage(config: StageConfig, *, metrics: str = "") -> None:
         await serve(worker, *watch, *shown, grace=config.grace)
 
 
-def announce(line: str) -> None:
-    """Say it on stdout, at once."""
-    print(line, flush=True)
-
-
 async def probe_stage(config: StageConfig, *, name: str) -> None:
     """Measure one shard on this machine, and the way to the broker if there is one; print JSON."""
-    configure_logging(json=config.json_logs)
     if config.cores:
         pin_to(config.cores)
     manifest = load_manifest(config.shards)

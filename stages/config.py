@@ -25,7 +25,6 @@ class StageConfig:
     standby: bool
     grace: float  # seconds to hand over and to finish accepted steps after SIGTERM
     giving_way: YieldPolicy | None  # None: never
-    json_logs: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import typer
 
 from engine.contract.manifest import load_manifest
 from engine.options import DEFAULT_NATS, App, Cores, Deployment, Device, Log, LogForm, Nats, Threads
-from engine.service import configure_logging, run_process, serve
+from engine.service import announce, configure_logging, run_process, serve
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
 from stages.config import DraftConfig, parse_cores
@@ -58,7 +58,7 @@ async def serve_draft(config: DraftConfig) -> None:
     subjects = Subjects(config.deployment, manifest.slug)
     load = functools.partial(load_draft, config.draft, manifest, device=config.device, threads=config.threads)
     async with connect(config.nats, name="draft") as transport:
-        await serve(DraftService(transport, subjects, load, lambda line: print(line, flush=True)), grace=GRACE_SECONDS)
+        await serve(DraftService(transport, subjects, load, announce), grace=GRACE_SECONDS)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from engine.contract.drafts import (
 )
 from engine.contract.errors import BrokerError, DeviceError, FrameError
 from engine.contract.sampling import expand_sampling
+from engine.service import run_until
 from engine.transport.base import Inbox, Transport
 from engine.transport.subjects import Subjects
 from stages.draft_model import DraftModel
@@ -85,13 +86,7 @@ class DraftService:
             desk = DraftDesk(await loop.run_in_executor(thread, self._load))
             async with self._transport.subscribe(self._subjects.draft, group="drafts") as inbox:
                 self._announce(f"ready draft for {self._subjects.model}")
-                serving = asyncio.ensure_future(self._serve(inbox, desk, thread))
-                stopped = asyncio.ensure_future(stop.wait())
-                done, _ = await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
-                stopped.cancel()
-                serving.cancel()
-                if serving in done:
-                    serving.result()  # raises: it never ends by itself
+                await run_until(stop, self._serve(inbox, desk, thread))
         finally:
             thread.shutdown(wait=True, cancel_futures=True)
 

@@ -8,10 +8,9 @@ from typing import Final
 from engine.contract.control import DecoderHeartbeat, from_json
 from engine.contract.errors import FrameError, UsageError
 from engine.transport.base import Transport
-from engine.transport.nats import connect
+from engine.transport.nats import BROKER_SECONDS, connect
 from engine.transport.subjects import Subjects
 
-BROKER_SECONDS: Final = 3.0  # a person waits for the broker
 LISTEN_SECONDS: Final = 2.5  # two heartbeats and a bit
 OTHERS_SECONDS: Final = 1.2  # within which every other decoder has spoken too
 

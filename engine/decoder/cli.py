@@ -20,8 +20,20 @@ from engine.decoder.tokenizer import load_tokenizer
 from engine.distribution.models import Source, split_folder
 from engine.distribution.pieces import Need
 from engine.monitoring.process import show_decoder
-from engine.options import DEFAULT_NATS, App, Deployment, LimitRate, Log, LogForm, Metrics, Nats, Pipeline, Pull
-from engine.service import configure_logging, run_process, serve
+from engine.options import (
+    DEFAULT_NATS,
+    App,
+    Deployment,
+    LimitRate,
+    Log,
+    LogForm,
+    Metrics,
+    Nats,
+    Pipeline,
+    Pull,
+    PullModel,
+)
+from engine.service import announce, configure_logging, run_process, serve
 from engine.transport.base import Transport
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
@@ -39,7 +51,7 @@ def run(
         ),
     ] = None,
     pull: Pull = False,
-    model: Annotated[str, typer.Option(help="With --pull: slug; found by itself when there is only one.")] = "",
+    model: PullModel = "",
     limit_rate: LimitRate = "0",
     nats: Nats = DEFAULT_NATS,
     deployment: Deployment = "default",
@@ -77,7 +89,6 @@ def run(
         step_timeout=step_timeout,
         draft_tokens=draft_tokens,
         grace=grace,
-        json_logs=log is LogForm.json,
     )
 
     async def start() -> None:
@@ -97,7 +108,6 @@ async def draft_folder(draft: str, source: Source | None) -> str:
 
 async def serve_decoder(config: DecoderConfig, *, metrics: str = "") -> None:
     """Load the tokenizer and the draft, connect, serve. Raises ManifestError, DeviceError."""
-    configure_logging(json=config.json_logs)
     manifest = load_manifest(config.shards)
     await asyncio.to_thread(check_files, config.shards, manifest.tokenizer_files)
     propose = await asyncio.to_thread(load_proposer, config.draft, manifest)
@@ -126,11 +136,6 @@ async def serve_decoder(config: DecoderConfig, *, metrics: str = "") -> None:
             )
             shown = show_decoder(transport, subjects, service.heartbeat, metrics, announce)
             await serve(service, *shown, grace=config.grace)
-
-
-def announce(line: str) -> None:
-    """Say it on stdout, at once."""
-    print(line, flush=True)
 
 
 def sources_of(draft: str) -> tuple[str, ...]:

@@ -23,4 +23,3 @@ class DecoderConfig:
     draft: str  # "none", "lookup", "remote", or the folder of a draft model
     draft_tokens: int | None  # per window; None: as many as pay
     grace: float  # seconds to finish accepted requests after SIGTERM
-    json_logs: bool

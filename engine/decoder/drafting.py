@@ -91,8 +91,10 @@ class DraftPlanner:
 
     def _prepare(self, sequence: Sequence, running: int, now: Conditions) -> list[DraftRequest]:
         """A window to be sent once the one before it has come back, if it can be made until then."""
+        if sequence.drafts.source != "model":
+            return []
         choice, source, _ = self._best(sequence, running, now)
-        if source != "model" or sequence.drafts.source != "model":
+        if source != "model":
             return []
         until = HIDDEN * now.times.slowest.of(
             _work(sequence, now.limits.share(running), len(sequence.tail), now.limits)

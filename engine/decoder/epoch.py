@@ -99,7 +99,7 @@ class EpochRunner:
         self._side_subject = subjects.stage(route.last.stage, route.last.incarnation)
         self._pace = Pace(floor=step_timeout, first=FIRST_STEPS * step_timeout)
         self._sent: dict[StepNumber, tuple[float, int, float]] = {}  # when, tokens, deadline
-        self._links = transport.links
+        self._reconnects = transport.link.reconnects
         self.ignored = 0  # late, repeated or foreign messages
 
     async def run(self, done: Inbox, work: asyncio.Event, on_result: Callable[[list[Progress]], None]) -> None:
@@ -139,8 +139,8 @@ class EpochRunner:
 
         Raises EpochLostError.
         """
-        links, self._links = self._links, self._transport.links
-        if links != self._links and self._sent:
+        before, self._reconnects = self._reconnects, self._transport.link.reconnects
+        if before != self._reconnects and self._sent:
             raise EpochLostError(f"the link to the broker was lost with {len(self._sent)} steps out")
 
     async def _publish(self, planned: PlannedStep) -> None:

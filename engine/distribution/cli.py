@@ -1,7 +1,7 @@
 """`shard-export push`, `pull` and `remove`: splits by way of the broker."""
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import orjson
 import typer
@@ -14,10 +14,9 @@ from engine.distribution.push import remove_older
 from engine.distribution.transfer import Mover
 from engine.options import DEFAULT_NATS, Deployment, LimitRate, Nats
 from engine.service import configure_logging, run_process
-from engine.transport.nats import connect
+from engine.transport.nats import BROKER_SECONDS, connect
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
-BROKER_SECONDS: Final = 3.0  # a person waits for the broker
 
 
 def push(

@@ -20,11 +20,10 @@ from engine.doctor.report import Finding
 from engine.local.broker import find_server
 from engine.local.folders import cache_folder
 from engine.transport.base import Transport
-from engine.transport.nats import connect
+from engine.transport.nats import BROKER_SECONDS, connect
 from engine.transport.subjects import Subjects
 
 PACKAGES: Final = ("shardline", "openvino", "openvino-genai", "nats-py", "transformers", "numpy")
-BROKER_SECONDS: Final = 3.0
 LISTEN_SECONDS: Final = 2.2 * HEARTBEAT_SECONDS  # two of each worker, and a bit
 LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 PORTS: Final = {"broker's monitoring": 8222, "gateway": 8000}

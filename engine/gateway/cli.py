@@ -9,8 +9,8 @@ from engine.contract.errors import UsageError
 from engine.gateway.config import GatewayConfig
 from engine.gateway.server import GatewayService, is_local, open_socket
 from engine.monitoring.endpoint import MetricsEndpoint
-from engine.options import DEFAULT_NATS, App, Deployment, Log, LogForm, Metrics, Nats
-from engine.service import configure_logging, run_process, serve
+from engine.options import DEFAULT_NATS, App, Deployment, Log, LogForm, Metrics, Models, Nats
+from engine.service import announce, configure_logging, run_process, serve
 from engine.transport.nats import connect
 
 app = App(rich_markup_mode=None)
@@ -20,7 +20,7 @@ app = App(rich_markup_mode=None)
 def run(
     nats: Nats = DEFAULT_NATS,
     deployment: Deployment = "default",
-    model: Annotated[list[str] | None, typer.Option(help="Known before it is heard; repeat it.")] = None,
+    model: Models = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
     api_keys: Annotated[Path | None, typer.Option(help="File of keys (shardline api-key makes them).")] = None,
@@ -59,11 +59,6 @@ async def serve_gateway(config: GatewayConfig, *, open_to_all: bool, metrics: st
             service = GatewayService(transport, opened, config, announce=announce)
             endpoint = [MetricsEndpoint(metrics, service.samples, announce=announce)] if metrics else []
             await serve(service, *endpoint, grace=config.grace + 1.0)
-
-
-def announce(line: str) -> None:
-    """Say it on stdout, at once."""
-    print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from engine.client.discover import BROKER_SECONDS, reach
+from engine.client.discover import reach
 from engine.contract.control import HEARTBEAT_SECONDS
 from engine.contract.errors import NotServingError, UsageError
 from engine.monitoring.depth import COLLECT_SECONDS, Collector, Depths, collect_once
@@ -22,7 +22,7 @@ from engine.monitoring.watch import Watch
 from engine.options import DEFAULT_NATS, App, Model, Nats
 from engine.service import run_process
 from engine.transport.base import Transport
-from engine.transport.nats import connect
+from engine.transport.nats import BROKER_SECONDS, connect
 
 FIRST_LOOK: Final = 0.3 * HEARTBEAT_SECONDS  # after which a screen shows something, if not everything
 app = App(rich_markup_mode=None)

@@ -8,8 +8,8 @@ import typer
 from engine.monitoring.endpoint import MetricsEndpoint
 from engine.monitoring.metrics import Sample, connection_samples
 from engine.monitoring.watch import Watch
-from engine.options import DEFAULT_NATS, App, Deployment, Log, LogForm, Nats
-from engine.service import configure_logging, run_process, serve
+from engine.options import DEFAULT_NATS, App, Deployment, Log, LogForm, Models, Nats
+from engine.service import announce, configure_logging, run_process, run_until, serve
 from engine.transport.base import Transport
 from engine.transport.nats import connect
 
@@ -21,7 +21,7 @@ app = App(rich_markup_mode=None)
 def run(
     nats: Nats = DEFAULT_NATS,
     deployment: Deployment = "default",
-    model: Annotated[list[str] | None, typer.Option(help="Known before it is heard; repeat it.")] = None,
+    model: Models = None,
     metrics: Annotated[str, typer.Option(help="Where Prometheus scrapes: PORT, or HOST:PORT for others.")] = "9400",
     log: Log = LogForm.text,
 ) -> None:
@@ -34,7 +34,7 @@ async def serve_monitor(nats: str, deployment: str, named: tuple[str, ...], metr
     configure_logging(json=json_logs)
     async with connect(nats, name="monitor") as transport:
         monitor = Monitor(transport, Watch(transport, deployment, named))
-        endpoint = MetricsEndpoint(metrics, monitor.samples, announce=lambda line: print(line, flush=True))
+        endpoint = MetricsEndpoint(metrics, monitor.samples, announce=announce)
         await serve(monitor, endpoint, grace=GRACE_SECONDS)
 
 
@@ -52,15 +52,7 @@ class Monitor:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Listen until `stop`."""
-        listening = asyncio.create_task(self._watch.listen())
-        stopping = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait({listening, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if listening.done():
-                listening.result()
-        finally:
-            listening.cancel()
-            stopping.cancel()
+        await run_until(stop, self._watch.listen())
 
 
 if __name__ == "__main__":

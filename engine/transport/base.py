@@ -206,18 +206,13 @@ class Transport(Protocol):
         """Whether the broker is reachable right now, as far as known."""
         ...
 
-    @property
-    def links(self) -> int:
-        """How often the connection was made anew: what was under way on an older one may be lost."""
-        ...
-
     async def online(self) -> None:
         """Return once the broker is reachable."""
         ...
 
     @property
     def link(self) -> Link:
-        """What went over this connection so far."""
+        """What went over this connection, and how often it was made anew: what was under way then may be lost."""
         ...
 
     async def publish(self, subject: str, data: bytes, *, reply: str = "") -> None:

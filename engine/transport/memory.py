@@ -5,7 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import orjson
@@ -102,8 +102,7 @@ class MemoryTransport:
         self._broker = broker
         self._online = asyncio.Event()
         self._online.set()
-        self.links = 0
-        self._sent = Link()
+        self._link = Link()
 
     @property
     def connected(self) -> bool:
@@ -115,7 +114,7 @@ class MemoryTransport:
         if not connected:
             self._online.clear()
         elif not self.connected:
-            self.links += 1
+            self._link = replace(self._link, reconnects=self._link.reconnects + 1)
             self._online.set()
             for subscription in self._broker.subscriptions:
                 if subscription.owner is self:
@@ -132,15 +131,16 @@ class MemoryTransport:
 
     @property
     def link(self) -> Link:
-        """See Transport. What is received is not counted here, and nothing is ever connected anew."""
-        return self._sent
+        """See Transport. What is received is not counted here."""
+        return self._link
 
     async def publish(self, subject: str, data: bytes, *, reply: str = "") -> None:
         """See Transport."""
         self._check_connected()
         if len(data) > self.max_payload:
             raise BrokerError(f"message of {len(data)} bytes, the broker takes {self.max_payload} (max_payload)")
-        self._sent = Link(sent_bytes=self._sent.sent_bytes + len(data), sent_messages=self._sent.sent_messages + 1)
+        sent = self._link
+        self._link = replace(sent, sent_bytes=sent.sent_bytes + len(data), sent_messages=sent.sent_messages + 1)
         self._broker.publish(subject, bytes(data), reply, self)
 
     def new_inbox(self) -> str:

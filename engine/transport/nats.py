@@ -24,6 +24,7 @@ from engine.transport.nats_lease import open_lease
 from engine.transport.nats_log import open_log
 from engine.transport.nats_queue import open_queue
 
+BROKER_SECONDS: Final = 3.0  # for `wait`: a person waits for the broker
 BARRIER_SECONDS: Final = 5.0
 PENDING_BYTES: Final = 8 * 1024 * 1024  # more than this, or than two of the largest messages, makes publishers wait
 SUBSCRIPTION_BYTES: Final = 512 * 1024 * 1024  # our inboxes are bounded by messages, so the client's bound is not
@@ -44,11 +45,6 @@ class NatsTransport:
     def connected(self) -> bool:
         """See Transport."""
         return self._client.is_connected
-
-    @property
-    def links(self) -> int:
-        """See Transport."""
-        return self._client.stats["reconnects"]
 
     async def online(self) -> None:
         """See Transport."""

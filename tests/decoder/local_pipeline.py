@@ -178,7 +178,6 @@ def config(**changes: Any) -> DecoderConfig:
         "draft": "none",
         "draft_tokens": None,
         "grace": 5.0,
-        "json_logs": False,
     }
     return DecoderConfig(**(values | changes))
 
