@@ -23,7 +23,7 @@ help:
 	@echo "make soak    ten minutes of mixed load on real processes, memory watched; MINUTES=60 for longer"
 	@echo "make check   formatting, lint, spelling, types"
 	@echo "make docs    the documentation as a site in build/site"
-	@echo "make bench   parity and pipeline benchmarks (minutes; wants an idle machine)"
+	@echo "make bench   measures everything and writes bench/results/REPORT.md (two hours; wants an idle machine); QUICK=1: minutes"
 
 setup: $(BASE)
 
@@ -84,15 +84,7 @@ docs: $(DOCS)
 	@echo "build/site/index.html"
 
 bench: $(DEV)
-	$(BIN)/python -m bench.parity
-	$(BIN)/python -m bench.pipeline
-	$(BIN)/python -m bench.rewind
-	$(BIN)/python -m bench.speculation
-	$(BIN)/python -m bench.wan
-	$(BIN)/python -m bench.sampling
-	$(BIN)/python -m bench.constraint
-	$(BIN)/python -m bench.kv_precision
-	$(BIN)/python -m bench.static_slots
+	$(BIN)/python -m bench.all $(if $(QUICK),--quick)
 
 clean:
 	rm -rf $(VENV) $(EXPORT_VENV) $(DOCS_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -62,3 +62,31 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float,
     """(median, least, largest) of paired ratios: round i of one side against round i of the other."""
     ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
     return statistics.median(ratios), ratios[0], ratios[-1]
+
+
+class Results:
+    """Everything that was measured; of each question the newest record counts."""
+
+    def __init__(self, folder: Path = RESULTS) -> None:
+        self.records: list[dict[str, Any]] = []
+        for path in sorted(folder.glob("*.jsonl")):
+            self.records += [orjson.loads(line) for line in path.read_bytes().splitlines()]
+        self.records.sort(key=lambda record: record["at"])
+
+    def all(self, name: str, **params: Any) -> list[dict[str, Any]]:
+        """Records of that name with these parameters, oldest first."""
+        return [r for r in self.records if r["name"] == name and params.items() <= r["params"].items()]
+
+    def latest(self, name: str, **params: Any) -> dict[str, Any]:
+        """The newest of them. Raises NotMeasuredError."""
+        if not (found := self.all(name, **params)):
+            raise NotMeasuredError(f"no {name} with {params}: run python -m bench.{name.partition('.')[0]}")
+        return found[-1]
+
+    def samples(self, name: str, **params: Any) -> list[float]:
+        """Of the newest of them. Raises NotMeasuredError."""
+        return self.latest(name, **params)["samples"]
+
+
+class NotMeasuredError(Exception):
+    """A question without a record."""

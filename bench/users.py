@@ -88,7 +88,8 @@ async def measure_users(profile: str, rounds: int, tokens: int) -> Table:
                             samples.setdefault((side, users), []).append(speed)
                 print(f"users, {profile}: round {number + 1} of {rounds} done", file=sys.stderr)
             watching.cancel()
-    keep("throughput", "tokens/s", samples, profile=profile, tokens=tokens, bound={str(users): times for users, times in best.items()})
+    kept = {str(users): times for users, times in best.items()}
+    keep("throughput", "tokens/s", samples, profile=profile, tokens=tokens, bound=kept)
     title = f"profile {profile}, {tokens} tokens an answer"
     table = Table("users", "pipeline", "one core", "ratio", "range", "bound", "busy", "bubbles", "wanted", title=title)
     for users in USERS:
