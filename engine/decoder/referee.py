@@ -17,7 +17,7 @@ TRIAL_STEPS: Final = 12  # results of one trial
 FIRST_ROUNDS: Final = 2  # trials of each way, before anything is decided
 LEAST_REST: Final = 8  # trials of the best way before another is tried again
 MOST_REST: Final = 64
-FORGET: Final = 0.6  # weight of older trials of the same way
+FORGET: Final = 0.9  # weight of older trials of the same way
 MARGIN: Final = 1.01  # drafting must bring at least that
 
 

@@ -115,7 +115,7 @@ class WorkQueue(Protocol):
         ...
 
     async def take(self, limit: int, *, timeout: float) -> list[Job]:
-        """Up to `limit` prompts, waiting at most `timeout` seconds for the first; empty if there is none."""
+        """Up to `limit` prompts, or fewer than there are, at most `timeout` seconds later; empty if there is none."""
         ...
 
     async def depth(self) -> QueueDepth:

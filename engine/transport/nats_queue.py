@@ -139,7 +139,11 @@ class NatsQueue:
                 raise BrokerError(f"cannot publish the prompt: {error}") from error
 
     async def take(self, limit: int, *, timeout: float) -> list[Job]:
-        """See WorkQueue. Nothing is asked of a broker that is away: such requests would pile up until it is back."""
+        """See WorkQueue. One at a time: nats-py's fetch of several may hold the first back to wait for the others.
+
+        (A status that comes late makes it send a second request, which outlives the call and takes the next message.)
+        Nothing is asked of a broker that is away: such requests would pile up until it is back.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         try:
@@ -149,15 +153,15 @@ class NatsQueue:
             return []
         while True:
             left = deadline - loop.time()
-            messages = await self._fetch(limit, min(left, PULL_SECONDS)) if left > 0 else []
+            messages = await self._fetch(min(left, PULL_SECONDS)) if left > 0 else []
             if messages or left <= PULL_SECONDS:
                 return [_job(self._place, message) for message in messages]
 
-    async def _fetch(self, limit: int, timeout: float) -> list[Msg]:
+    async def _fetch(self, timeout: float) -> list[Msg]:
         try:
             if self._pull is None:
                 self._pull = await whole(self._place.js.pull_subscribe_bind(CONSUMER, self._place.stream))
-            fetching = asyncio.create_task(self._pull.fetch(limit, timeout=timeout))
+            fetching = asyncio.create_task(self._pull.fetch(1, timeout=timeout))
         except API_ERRORS as error:
             raise BrokerError(f"cannot take prompts: {error}") from error
         try:

@@ -196,7 +196,10 @@ def test_each_job_goes_to_one_taker(with_two: WithTwo) -> None:
         first, second = await queue_of(one), await queue_of(two)
         for i in range(6):
             await first.put(str(i).encode())
-        taken = [*await first.take(3, timeout=5), *await second.take(10, timeout=5)]
+        taken = await first.take(3, timeout=5)
+        assert 1 <= len(taken) <= 3
+        while len(taken) < 6:
+            taken += await second.take(10, timeout=5)
         assert sorted(job.data for job in taken) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
     with_two(test)

@@ -11,6 +11,7 @@ import pytest
 from engine.contract.errors import BrokerError
 from engine.local.broker import embedded_broker
 from engine.service import loop_factory
+from engine.transport import nats_queue
 from engine.transport.nats import NatsTransport, connect
 from engine.transport.nats_client import RepairedClient, whole
 from tests.transport.proxy import Proxy, proxy_to
@@ -276,6 +277,28 @@ def test_who_is_told_to_stop_stops_although_an_answer_comes_at_that_moment(run: 
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
+
+    run(main)
+
+
+def test_a_prompt_is_taken_at_once_although_an_older_request_for_several_is_open(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only prompt of an idle pipeline waited for up to two seconds, now and then."""
+    monkeypatch.setattr(nats_queue, "PULL_SECONDS", 60.0)
+
+    async def main() -> None:
+        async with embedded_broker() as url, connect(url, name="one") as transport:
+            queue = await transport.work_queue(stream="Q", subject="q", dead_stream="D", dead_subject="d")
+            assert await queue.take(8, timeout=0.01) == []
+            pull: Any = queue._pull  # type: ignore[attr-defined]
+            await pull._nc.publish(pull._nms, b'{"batch": 8, "expires": 60000000000}', pull._deliver)
+            taking = asyncio.create_task(queue.take(8, timeout=60))
+            await transport.barrier()
+            await queue.put(b"x")
+            async with asyncio.timeout(20):
+                [job] = await taking
+            assert job.data == b"x"
 
     run(main)
 
