@@ -29,6 +29,7 @@ class Loaded:
 
     runner: Runner
     equalities: dict[str, bool] = field(default_factory=dict[str, bool])
+    numerics: str = ""  # how it computes (stages.numerics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ def heartbeat(
         yields=place.yields if place else "",
         pipeline=identity.pipeline,
         equalities=work.loaded.equalities if work else {},
+        numerics=work.loaded.numerics if work else "",
         busy_seconds=load.busy_seconds,
         step_seconds=load.step_seconds.histogram(),
         refusals=_refusals(work) if work else {},

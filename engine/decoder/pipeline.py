@@ -117,12 +117,17 @@ class Pipeline:
             try:
                 if (route := await self._attempt()) is not None:
                     self.waits_for, self._chain = "", list(route.chain)
+                    self._fleet.opened(route.chain)
                     return route
             except LeaseLostError:
                 raise
             except BrokerError as error:
                 log.warning("no epoch can be opened yet: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)  # the broker may be there, and not ready yet
+
+    def distrust(self, incarnation: Incarnation) -> None:
+        """A worker says that its device fails: another one of its stage is rather taken, if there is one."""
+        self._fleet.distrust(incarnation, time.monotonic())
 
     async def _attempt(self) -> Route | None:
         if not self._transport.connected:

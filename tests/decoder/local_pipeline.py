@@ -244,9 +244,11 @@ class Pipeline:
         pipeline: str = MAIN_PIPELINE,
         terms: Terms = PRIMARY,
         stop: asyncio.Event | None = None,
+        numerics: str = "",
+        replays: bool = True,
         **shard: Any,
     ) -> asyncio.Task[None]:
-        """A worker, once it is ready."""
+        """A worker, once it is ready. `numerics`, `replays`: what its self-test found."""
         identity = Identity(
             stage=StageIndex(index),
             stages=self.stages,
@@ -270,7 +272,7 @@ class Pipeline:
             self._connect(),
             SUBJECTS,
             identity,
-            lambda: Loaded(runner),
+            lambda: Loaded(runner, {"replay": replays}, numerics),
             announce=lambda _: ready.set(),
             terms=terms,
             listen=0.0,

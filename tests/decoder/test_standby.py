@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from engine.contract.errors import DeviceError
 from engine.contract.prompt import FinalEvent
 from stages.place import Terms
 from tests.decoder.local_pipeline import SUBJECTS, Pipeline, answer_to, pipeline
@@ -106,5 +107,22 @@ def test_the_only_worker_of_a_stage_goes_on_although_it_would_give_way() -> None
         here.services[1].give_way("on battery")
         assert_right(await (await asked_halfway(here)))
         assert here.decoders[0].replays == 0
+
+    run(test)
+
+
+def test_a_worker_whose_device_fails_is_left_for_a_standby() -> None:
+    async def test(here: Pipeline) -> None:
+        await here.start_worker(1, terms=STANDBY)
+        asking = await asked_halfway(here)
+
+        def fail(*_: Any) -> Any:
+            raise DeviceError("the device is gone")
+
+        here.shards[1].infer = fail  # type: ignore[method-assign]
+        assert_right(await asking)
+        assert here.services[-1].state == "serving"
+        assert here.services[-1].heartbeat().epoch > here.services[1].heartbeat().epoch
+        assert here.decoders[0].replays == 1
 
     run(test)
