@@ -56,7 +56,7 @@ class Fleet:
         self._distrusted[incarnation] = now + DISTRUST_SECONDS
 
     def opened(self, chain: Items[StageHeartbeat]) -> None:
-        """This chain serves: whoever replaces one of its workers had better compute like it."""
+        """From now on this chain serves: whoever replaces one of its workers had better compute like it."""
         self._numerics = {worker.stage: worker.numerics for worker in chain}
 
     def alive(self, now: float) -> list[StageHeartbeat]:

@@ -1,4 +1,4 @@
-"""How the chain of one epoch computes: whether an answer that goes on there goes on as if nothing had happened. No I/O."""
+"""How the chain of one epoch computes, and whether an answer that goes on there goes on as before. No I/O."""
 
 import hashlib
 from collections.abc import Sequence

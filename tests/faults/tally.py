@@ -12,7 +12,7 @@ Outcome = tuple[str, float]  # "passed", "failed" or "skipped"; seconds
 def outcomes(report: str) -> dict[str, Outcome]:
     """By test, of one round."""
     found: dict[str, Outcome] = {}
-    for case in ElementTree.fromstring(report).iter("testcase"):  # noqa: S314  written by pytest a moment ago
+    for case in ElementTree.fromstring(report).iter("testcase"):
         name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name', '')}"
         bad = case.find("failure") is not None or case.find("error") is not None
         outcome = "failed" if bad else "skipped" if case.find("skipped") is not None else "passed"
