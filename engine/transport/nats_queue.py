@@ -25,7 +25,15 @@ from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
 from engine.contract.errors import RETRY_AFTER, BrokerError, OverloadedError
 from engine.transport.base import DeadLetter, Job, QueueDepth, QueueUse, Stored
-from engine.transport.durable import ACK_WAIT, DUPLICATE_SECONDS, MAX_DEAD, MAX_PROMPTS, dead_letter, read_letter
+from engine.transport.durable import (
+    ACK_WAIT,
+    DUPLICATE_SECONDS,
+    MAX_DEAD,
+    MAX_PROMPTS,
+    PROMPT_BYTES,
+    dead_letter,
+    read_letter,
+)
 from engine.transport.nats_client import RepairedClient, whole
 from engine.transport.nats_jetstream import (
     ANSWER_SECONDS,
@@ -72,7 +80,7 @@ async def open_queue(
 
     Raises BrokerError.
 
-    The size of a prompt has no bound of its own: the broker's max_payload is one, and may be raised later.
+    The size of one prompt has no bound of its own: the broker's max_payload is one, and may be raised later.
     """
     js = client.jetstream(timeout=ANSWER_SECONDS)
     prompts = StreamConfig(
@@ -82,6 +90,7 @@ async def open_queue(
         discard=DiscardPolicy.NEW,
         storage=StorageType.FILE,
         max_msgs=MAX_PROMPTS,
+        max_bytes=PROMPT_BYTES,
         duplicate_window=DUPLICATE_SECONDS,
     )
     dead = StreamConfig(
@@ -133,7 +142,8 @@ class NatsQueue:
                 raise _refusal(error) from error
             except NatsTimeoutError as error:
                 raise BrokerError(
-                    f"the broker has not confirmed the prompt within {ANSWER_SECONDS:.0f} s; it may be stored"
+                    f"the broker has not confirmed the prompt within {ANSWER_SECONDS:.0f} s; it may be stored. "
+                    "If that goes on: is the broker's disk full? It says so in its log, and starts again to go on"
                 ) from error
             except API_ERRORS as error:
                 raise BrokerError(f"cannot publish the prompt: {error}") from error
@@ -246,10 +256,11 @@ class NatsQueue:
 
 def _refusal(error: APIError) -> BrokerError:
     if error.err_code == STREAM_FULL:
-        return OverloadedError(f"the prompt queue is full ({MAX_PROMPTS}): try again in {RETRY_AFTER} s")
+        most = f"{MAX_PROMPTS} prompts or {PROMPT_BYTES // 2**20} MiB"
+        return OverloadedError(f"the prompt queue is full ({most}): try again in {RETRY_AFTER} s")
     if error.err_code in NO_ROOM:
-        return BrokerError(
-            "the broker has no room left for prompts: try again later, or give JetStream more (max_file)"
+        return OverloadedError(
+            f"the broker has no room left for prompts: try again in {RETRY_AFTER} s, or give JetStream more (max_file)"
         )
     return BrokerError(f"the broker does not take the prompt: {error.description}")
 
