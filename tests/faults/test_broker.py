@@ -1,9 +1,11 @@
 """Real processes, a real broker, the real model: the broker is lost, or hangs, in the middle of four answers."""
 
+import asyncio
 import signal
 
 import pytest
 
+from engine.local.broker import find_server
 from engine.local.pipeline import LocalPipeline
 from tests.faults.asking import Disturbed, by_client
 from tests.faults.broker import broker_of, end, logged, mark, start_again
@@ -43,3 +45,18 @@ def test_a_broker_that_hangs_with_unsent_steps_costs_no_text(disturbed: Disturbe
         broker.signal(signal.SIGCONT)
 
     disturbed.by(hang, by_client)
+
+
+@pytest.mark.thorough
+def test_a_broker_that_sends_its_clients_away_one_by_one_and_comes_back_costs_no_text(disturbed: Disturbed) -> None:
+    """Its lame duck mode, as a rolling upgrade uses it."""
+
+    async def upgrade(pipeline: LocalPipeline) -> None:
+        leaving = broker_of(pipeline)
+        told = await asyncio.create_subprocess_exec(find_server(), "--signal", f"ldm={leaving.pid}")
+        assert await told.wait() == 0
+        await logged(leaving, "Entering lame duck mode")
+        await leaving.wait()
+        await start_again(pipeline)
+
+    disturbed.by(upgrade, by_client)
