@@ -46,7 +46,7 @@ from stages.numerics import describe, fingerprint
 from stages.owner import YieldPolicy
 from stages.place import Terms
 from stages.probe import measure_hop, probe_shard
-from stages.selftest import self_test
+from stages.selftest import check_device, self_test
 from stages.settings import RunnerOptions
 from stages.worker import StageWorker
 
@@ -196,9 +196,10 @@ async def probe_stage(config: StageConfig, *, name: str) -> None:
 def load_shard(config: StageConfig, manifest: Manifest) -> Loaded:
     """Load, warm up and test one shard; blocks."""
     runner = load_runner(config.shards, manifest, config.index, config.runner)
-    tested = self_test(runner, shard_shape(manifest, config.index))
-    described = describe(describe_device(config.runner.device), config.runner)
-    return Loaded(runner, tested.equalities, fingerprint(described, tested.computed))
+    shape = shard_shape(manifest, config.index)
+    tested = self_test(runner, shape)
+    numerics = fingerprint(describe(describe_device(config.runner.device), config.runner), tested.computed)
+    return Loaded(runner, tested.equalities, numerics, functools.partial(check_device, runner, shape))
 
 
 if __name__ == "__main__":

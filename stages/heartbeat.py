@@ -1,6 +1,7 @@
 """What a worker says of itself every second."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,6 +31,7 @@ class Loaded:
     runner: Runner
     equalities: dict[str, bool] = field(default_factory=dict[str, bool])
     numerics: str = ""  # how it computes (stages.numerics)
+    check: Callable[[], None] = lambda: None  # raises DeviceError when the device does not compute; blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from engine.contract.errors import DeviceError
 from engine.contract.messages import IntArray, Rows
 from stages.checks import ShardShape
 from stages.runner import Runner
@@ -55,6 +56,16 @@ def self_test(runner: Runner, shape: ShardShape) -> SelfTest:
     verdict = ", ".join(f"{name} {'equal' if held else 'not equal'}" for name, held in equalities.items())
     log.info("self-test, bit for bit: %s (%.1f s with warm-up)", verdict, time.monotonic() - began)
     return SelfTest(equalities, probe.computed.hexdigest())
+
+
+def check_device(runner: Runner, shape: ShardShape) -> None:
+    """Whether it computes at all, after it failed on a step. Raises DeviceError."""
+    if runner.capabilities.context_length < PREFIX + FOLLOWING + SPARE:
+        return
+    for result in _Probe(runner, shape).decode():
+        if not np.isfinite(result).all():
+            raise DeviceError("the device computes what are no numbers")
+    runner.reset()
 
 
 class _Probe:

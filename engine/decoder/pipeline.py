@@ -20,7 +20,7 @@ from engine.contract.control import (
     from_json,
     to_json,
 )
-from engine.contract.errors import BrokerError, FrameError, LeaseLostError, NoResponderError
+from engine.contract.errors import BrokerError, ErrorCode, FrameError, LeaseLostError, NoResponderError
 from engine.contract.ids import Epoch, Incarnation
 from engine.decoder.fleet import Concern, Fleet
 from engine.transport.base import Incoming, Lease, Transport
@@ -215,6 +215,8 @@ class Pipeline:
             return False
         if opened.code:
             log.warning("stage %d on %s refuses epoch %d: %s", here.stage, here.host, epoch, opened.message)
+        if opened.code == ErrorCode.DEVICE_FAILED:  # it ends
+            self._fleet.bury(Incarnation(here.incarnation), time.monotonic())
         return not opened.code
 
 
