@@ -3,9 +3,7 @@
 
 import asyncio
 import functools
-from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -31,7 +29,6 @@ from engine.transport.durable import (
     MAX_DEAD,
     MAX_PROMPTS,
     PROMPT_BYTES,
-    dead_letter,
     read_letter,
 )
 from engine.transport.nats_client import RepairedClient, whole
@@ -44,26 +41,14 @@ from engine.transport.nats_jetstream import (
     ensure_stream,
     optional,
 )
+from engine.transport.nats_job import QueuePlace, job_of
 
 CONSUMER: Final = "decoder"
 PULL_SECONDS: Final = 2.0  # a pull request that a restarted broker has forgotten is noticed after that long
 DEAD_BYTES: Final = 64 * 1024 * 1024
-LETTER_MARGIN: Final = 1024  # bytes of max_payload for the headers of a dead letter
 _MAX_ACK_PENDING: Final = 2 * MAX_PROMPTS  # never the bound: decoders take what they have places for
 _RETRY_SECONDS: Final = 0.25
 NO_MESSAGE: Final = 10043  # there is none with that number (of a stream that lost it)
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where one model's prompts are."""
-
-    client: RepairedClient
-    js: JetStreamContext
-    stream: str
-    subject: str
-    dead_stream: str
-    dead_subject: str
 
 
 async def open_queue(
@@ -113,13 +98,13 @@ async def open_queue(
         await ensure_stream(js, url, config, make=use != "look")
     if use == "take" or await administer(url, optional(functools.partial(js.consumer_info, stream), CONSUMER)) is None:
         await administer(url, js.add_consumer(stream, consumer))
-    return NatsQueue(_Place(client, js, stream, subject, dead_stream, dead_subject))
+    return NatsQueue(QueuePlace(client, js, stream, subject, dead_stream, dead_subject))
 
 
 class NatsQueue:
     """See WorkQueue."""
 
-    def __init__(self, place: _Place) -> None:
+    def __init__(self, place: QueuePlace) -> None:
         self._place = place
         self._pull: JetStreamContext.PullSubscription | None = None
 
@@ -161,7 +146,7 @@ class NatsQueue:
             left = deadline - loop.time()
             messages = await self._fetch(limit, min(left, PULL_SECONDS)) if left > 0 else []
             if messages or left <= PULL_SECONDS:
-                return [_job(self._place, message) for message in messages]
+                return [job_of(self._place, message) for message in messages]
 
     async def _fetch(self, limit: int, timeout: float) -> list[Msg]:
         try:
@@ -263,45 +248,3 @@ def _refusal(error: APIError) -> BrokerError:
             f"the broker has no room left for prompts: try again in {RETRY_AFTER} s, or give JetStream more (max_file)"
         )
     return BrokerError(f"the broker does not take the prompt: {error.description}")
-
-
-def _job(place: _Place, message: Msg) -> "NatsJob":
-    delivery = message.metadata
-    return NatsJob(place, message, message.data, delivery.sequence.stream, delivery.num_delivered or 1)
-
-
-@dataclass(eq=False, slots=True)
-class NatsJob:
-    """See Job."""
-
-    _place: _Place
-    _message: Msg
-    data: bytes
-    sequence: int
-    deliveries: int
-
-    async def done(self) -> None:
-        """See Job."""
-        await self._settle(self._message.ack_sync(timeout=ANSWER_SECONDS))
-
-    async def keep(self) -> None:
-        """See Job."""
-        await self._settle(self._message.in_progress())
-
-    async def give_back(self, delay: float) -> None:
-        """See Job."""
-        await self._settle(self._message.nak(delay=delay or None))
-
-    async def bury(self, reason: str) -> None:
-        """See Job."""
-        place = self._place
-        letter = dead_letter(self.sequence, reason, self.data, limit=place.client.max_payload - LETTER_MARGIN)
-        headers = {"Nats-Msg-Id": f"dead-{self.sequence}"}  # buried twice is buried once
-        await self._settle(place.js.publish(place.dead_subject, letter, timeout=ANSWER_SECONDS, headers=headers))
-        await self.done()  # as good as a term, and confirmed
-
-    async def _settle(self, action: Coroutine[Any, Any, Any]) -> None:
-        try:
-            await whole(action)
-        except API_ERRORS as error:
-            raise BrokerError(f"prompt {self.sequence}: {error}") from error
