@@ -54,25 +54,27 @@ def test_a_broker_that_hangs_with_unsent_steps_costs_no_text(disturbed: Disturbe
     disturbed.by(hang, by_client)
 
 
+async def one(client: Client, number: int, tag: str, halfway: asyncio.Event) -> list[Event]:
+    """All events; a prompt that was not taken is asked again."""
+    for attempt in count():
+        events: list[Event] = []
+        fields = {"id": f"{tag}-{attempt}-{number}", "prompt": PROMPTS[number], "max_tokens": TOKENS}
+        try:
+            async for event in client.generate(**fields, ignore_eos=True):
+                events.append(event)
+                halfway.set()
+        except BrokerError:
+            if events:
+                raise
+        else:
+            return events
+    raise AssertionError
+
+
 @pytest.mark.thorough
 def test_a_broker_that_sends_its_clients_away_one_by_one_and_comes_back_costs_no_text(disturbed: Disturbed) -> None:
-    """Its lame duck mode, as a rolling upgrade uses it: asked all the while, prompts that it does not take again."""
+    """Its lame duck mode, as a rolling upgrade uses it; somebody asks all the while."""
     over, rounds = asyncio.Event(), list[Answers]()
-
-    async def one(client: Client, number: int, tag: str, halfway: asyncio.Event) -> list[Event]:
-        for attempt in count():
-            events: list[Event] = []
-            fields = {"id": f"{tag}-{attempt}-{number}", "prompt": PROMPTS[number], "max_tokens": TOKENS}
-            try:
-                async for event in client.generate(**fields, ignore_eos=True):
-                    events.append(event)
-                    halfway.set()
-            except BrokerError:
-                if events:
-                    raise
-            else:
-                return events
-        raise AssertionError
 
     async def all_the_while(transport: NatsTransport, subjects: Subjects, tag: str, halfway: asyncio.Event) -> Answers:
         client = Client(transport, subjects)
