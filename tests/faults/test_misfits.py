@@ -8,6 +8,8 @@ import pytest
 
 from engine.local.pipeline import KV_MEMORY, LocalPipeline
 from engine.local.processes import Child
+from engine.transport.nats import NatsTransport
+from engine.transport.subjects import Subjects
 from tests.conftest import Shards
 from tests.faults.asking import Disturbed
 from tests.faults.broker import logged, mark
@@ -43,9 +45,15 @@ async def with_other_settings(pipeline: LocalPipeline, _: Shards) -> Child:
 def test_a_worker_that_does_not_fit_is_refused_by_name_and_answers_wait_for_one_that_does(
     disturbed: Disturbed, shards: Shards, start: Misfit, why: str
 ) -> None:
-    async def lose_a_stage(pipeline: LocalPipeline) -> None:
-        misfit, before = await start(pipeline, shards), mark(decoder_of(pipeline))
+    async def place(_: NatsTransport, __: Subjects) -> Child:
+        misfit = await start(disturbed.pipeline, shards)
         await misfit.wait_for_line("standby")
+        return misfit
+
+    misfit = disturbed.do(place)
+
+    async def lose_a_stage(pipeline: LocalPipeline) -> None:
+        before = mark(decoder_of(pipeline))
         pipeline.stages[1].kill()
         await pipeline.stages[1].wait()
         await logged(decoder_of(pipeline), why, before)
