@@ -235,6 +235,8 @@ async def ask(
     if json:
         for final in finals:
             print(encode_event(final).decode())
+    for final in (final for final in finals if final.mixed):
+        print(f"note: not all of answer {final.request} was computed alike: a worker was replaced", file=sys.stderr)
     if failed:
         codes = ", ".join(f"{f.error['code']}: {f.error['message']}" for f in failed if f.error)
         raise ShardlineError(f"{len(failed)} of {len(finals)} prompts failed ({codes})")

@@ -37,14 +37,16 @@ from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
 from stages.config import StageConfig, parse_cores, parse_kv_memory
 from stages.cores import pin_to
+from stages.devices import describe_device
 from stages.giveway import GiveWay, Sensors
 from stages.heartbeat import Loaded
 from stages.identity import identify, new_incarnation
 from stages.loader import check_shard, load_runner, shard_shape
+from stages.numerics import describe, fingerprint
 from stages.owner import YieldPolicy
 from stages.place import Terms
 from stages.probe import measure_hop, probe_shard
-from stages.selftest import self_test
+from stages.selftest import check_device, self_test
 from stages.settings import RunnerOptions
 from stages.worker import StageWorker
 
@@ -194,7 +196,10 @@ async def probe_stage(config: StageConfig, *, name: str) -> None:
 def load_shard(config: StageConfig, manifest: Manifest) -> Loaded:
     """Load, warm up and test one shard; blocks."""
     runner = load_runner(config.shards, manifest, config.index, config.runner)
-    return Loaded(runner, self_test(runner, shard_shape(manifest, config.index)))
+    shape = shard_shape(manifest, config.index)
+    tested = self_test(runner, shape)
+    numerics = fingerprint(describe(describe_device(config.runner.device), config.runner), tested.computed)
+    return Loaded(runner, tested.equalities, numerics, functools.partial(check_device, runner, shape))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,8 +41,12 @@ class Outgoing:
 class StageCore:
     """One shard behind its gate. Not thread-safe: every call from one thread, in arrival order."""
 
-    def __init__(self, identity: Identity, runner: Runner, subjects: Subjects) -> None:
-        self._identity, self._runner, self._subjects = identity, runner, subjects
+    def __init__(
+        self, identity: Identity, runner: Runner, subjects: Subjects, check: Callable[[], None] = lambda: None
+    ) -> None:
+        """`check` raises DeviceError when the device does not compute."""
+        self._identity, self._runner, self._subjects, self._check = identity, runner, subjects, check
+        self._suspect = False  # the device failed on a step; the step may be to blame
         self._gate = Gate(identity.incarnation, last=identity.last)
         self._sampler: Sampler | None = None  # made when the head's width is known
         self._newest = 0
@@ -78,10 +82,17 @@ class StageCore:
         self._newest = max(self._newest, epoch)
 
     def open(self, message: Open) -> Opened:
-        """Adopt an epoch, or say why not."""
+        """Adopt an epoch, or say why not: DEVICE_FAILED when this worker is of no use any more."""
         opened = self._gate.adopt(message)
-        if not opened.code:
-            self._runner.reset()
+        if opened.code:
+            return opened
+        self._runner.reset()
+        try:
+            if self._suspect:
+                self._check()
+        except DeviceError as error:
+            return replace(opened, code=ErrorCode.DEVICE_FAILED, message=str(error))
+        self._suspect = False
         return opened
 
     def handle(self, data: bytes, reply: str = "", sides: Sequence[bytes] = ()) -> Outgoing | None:
@@ -104,6 +115,7 @@ class StageCore:
         except StepError as error:
             return self._refuse(frame, error, reply)
         except DeviceError as error:
+            self._suspect = True
             return self._refuse(frame, StepError(ErrorCode.DEVICE_FAILED, str(error)), reply)
         return Outgoing(
             subject=subject, data=encode(result), reply=onward, computed=True, seconds=time.monotonic() - began

@@ -30,6 +30,12 @@ def list_devices() -> tuple[Device, ...]:
         return tuple(_describe(core, name) for name in core.available_devices)
 
 
+def describe_device(name: str) -> Device:
+    """One of them, as --device takes it. Raises DeviceError."""
+    with device_errors(f"OpenVINO does not say what {name} is"):
+        return _describe(ov.Core(), name)
+
+
 def _describe(core: ov.Core, name: str) -> Device:
     properties: dict[str, str] = {}
     for key in SHOWN:

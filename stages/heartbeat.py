@@ -1,6 +1,7 @@
 """What a worker says of itself every second."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,6 +30,8 @@ class Loaded:
 
     runner: Runner
     equalities: dict[str, bool] = field(default_factory=dict[str, bool])
+    numerics: str = ""  # how it computes (stages.numerics)
+    check: Callable[[], None] = lambda: None  # raises DeviceError when the device does not compute; blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ def heartbeat(
         yields=place.yields if place else "",
         pipeline=identity.pipeline,
         equalities=work.loaded.equalities if work else {},
+        numerics=work.loaded.numerics if work else "",
         busy_seconds=load.busy_seconds,
         step_seconds=load.step_seconds.histogram(),
         refusals=_refusals(work) if work else {},

@@ -3,6 +3,7 @@
 "streaming" is true by construction and "stages" cannot be seen from one shard: both are left out.
 """
 
+import hashlib
 import logging
 import time
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from engine.contract.errors import DeviceError
 from engine.contract.messages import IntArray, Rows
 from stages.checks import ShardShape
 from stages.runner import Runner
@@ -23,6 +25,14 @@ log = logging.getLogger("shardline.stage")
 
 
 @dataclass(frozen=True, slots=True)
+class SelfTest:
+    """What was found."""
+
+    equalities: dict[str, bool]  # keys "speculation", "neighbours", "replay"; none where the context is too short
+    computed: str  # digest of all that was computed
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A row in the making: tokens [start, start + length) of a sequence's input, the first `picked` of them wanted."""
 
@@ -32,11 +42,11 @@ class Piece:
     picked: int
 
 
-def self_test(runner: Runner, shape: ShardShape) -> dict[str, bool]:
-    """Keys "speculation", "neighbours", "replay"; the runner is warm and empty afterwards. Raises DeviceError."""
+def self_test(runner: Runner, shape: ShardShape) -> SelfTest:
+    """The runner is warm and empty afterwards. Raises DeviceError."""
     began, can = time.monotonic(), runner.capabilities
     if can.context_length < PREFIX + FOLLOWING + SPARE:
-        return {}
+        return SelfTest({}, "")
     probe = _Probe(runner, shape)
     reference = probe.decode()
     equalities = {"speculation": probe.speculate(reference), "replay": probe.replay(reference)}
@@ -45,13 +55,24 @@ def self_test(runner: Runner, shape: ShardShape) -> dict[str, bool]:
     runner.reset()
     verdict = ", ".join(f"{name} {'equal' if held else 'not equal'}" for name, held in equalities.items())
     log.info("self-test, bit for bit: %s (%.1f s with warm-up)", verdict, time.monotonic() - began)
-    return equalities
+    return SelfTest(equalities, probe.computed.hexdigest())
+
+
+def check_device(runner: Runner, shape: ShardShape) -> None:
+    """Whether it computes at all, after it failed on a step. Raises DeviceError."""
+    if runner.capabilities.context_length < PREFIX + FOLLOWING + SPARE:
+        return
+    for result in _Probe(runner, shape).decode():
+        if not np.isfinite(result).all():
+            raise DeviceError("the device computes what are no numbers")
+    runner.reset()
 
 
 class _Probe:
     def __init__(self, runner: Runner, shape: ShardShape) -> None:
         self._runner, self._last = runner, shape.last
         self._least = runner.capabilities.min_row_tokens
+        self.computed = hashlib.sha256()
         noise = np.random.default_rng(7)
         tokens = max(PREFIX + FOLLOWING + SPARE, runner.capabilities.max_step_tokens)
         if shape.first:
@@ -99,7 +120,9 @@ class _Probe:
         can = self._runner.capabilities
         rows = rows_of(pieces, can.block_size, can.slots)
         out = self._runner.infer(rows, np.concatenate([piece.value for piece in pieces]))
-        return out.copy() if self._last else out[rows.picked()]
+        found = out.copy() if self._last else out[rows.picked()]
+        self.computed.update(found.tobytes())
+        return found
 
 
 def rows_of(pieces: tuple[Piece, ...], block_size: int, slots: int) -> Rows:

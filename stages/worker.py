@@ -25,7 +25,7 @@ from engine.contract.control import (
     from_json,
     to_json,
 )
-from engine.contract.errors import BrokerError, ErrorCode, FrameError
+from engine.contract.errors import BrokerError, DeviceError, ErrorCode, FrameError
 from engine.contract.ids import Epoch
 from engine.transport.base import Inbox, Incoming, Transport
 from engine.transport.subjects import Subjects
@@ -114,7 +114,7 @@ class StageWorker:
         return loading.result() if await _done_before(stop, listening) else None
 
     async def _serve(self, loaded: Loaded, thread: Executor, stop: asyncio.Event) -> None:
-        core = StageCore(self._identity, loaded.runner, self._subjects)
+        core = StageCore(self._identity, loaded.runner, self._subjects, loaded.check)
         pump = Pump(self._transport, core, thread, self._load)
         place = (self._identity.stage, self._identity.incarnation)
         async with (
@@ -174,6 +174,8 @@ class StageWorker:
             if message.reply:
                 with suppress(BrokerError):  # who asked has given up by then
                     await self._transport.publish(message.reply, to_json(opened))
+            if opened.code == ErrorCode.DEVICE_FAILED:  # whoever is started again has a new device, perhaps
+                raise DeviceError(f"stage {self._identity.stage} computes nothing any more: {opened.message}")
 
     async def _open(self, message: Incoming, core: StageCore, thread: Executor) -> Opened:
         mine = self._identity.incarnation

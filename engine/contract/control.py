@@ -82,6 +82,7 @@ class StageHeartbeat:
     yields: str = ""  # why it would rather not serve now: another worker of its stage takes over if there is one
     pipeline: str = MAIN_PIPELINE
     equalities: dict[str, bool] = field(default_factory=dict[str, bool])
+    numerics: str = ""  # of two workers of a stage with the same word, each computes what the other would
     # since start
     busy_seconds: float = 0.0  # computing
     step_seconds: Histogram = field(default_factory=Histogram)

@@ -6,6 +6,7 @@ ShardlineError
   ManifestError              shards missing, altered, foreign     -> the command prints it and exits 1
   CutError                   this graph cannot be cut             -> shard-export prints it and exits 1
   DeviceError                OpenVINO refused to load or compile  -> stage-run prints it and exits 1
+                             or to compute                        -> StepFailed to the decoder
   TransferError              files could not be sent or fetched   -> the command prints it and exits 1
     NotPushedError           the broker has no such model yet     -> stage-run and decoder-run wait for it
   BrokerError                broker missing or unfit              -> the command prints it and exits 1

@@ -211,7 +211,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenEvent:
-    """Some more of an answer. `seq` counts from 0 without gaps, the final event included."""
+    """Some more of an answer. `seq` counts from 0 without gaps, the final event included.
+
+    `numerics`: only where they differ from the event before, see `FinalEvent`.
+    """
 
     request: RequestId
     seq: int
@@ -219,11 +222,17 @@ class TokenEvent:
     ids: tuple[int, ...]
     index: int = 0  # of the choice, when several were asked for
     logprobs: tuple[TokenLogprob, ...] = ()  # of each id, when asked for
+    numerics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalEvent:
-    """The end of an answer: the whole text and all ids, or an error. With `n` > 1 those of the first choice."""
+    """The end of an answer: the whole text and all ids, or an error. With `n` > 1 those of the first choice.
+
+    `numerics`: fingerprints of the chains that computed it, in order. Several mark an answer that went on after a loss
+    where arithmetic differs, or a replay does not give the same bits: all that was told stays, but an undisturbed run
+    might have said something else from there on.
+    """
 
     request: RequestId
     seq: int
@@ -235,6 +244,12 @@ class FinalEvent:
     error: Mapping[str, str] | None = None  # code, message, and the field of the prompt that is wrong, if it is one
     logprobs: tuple[TokenLogprob, ...] = ()
     choices: tuple[Choice, ...] = ()  # all of them, when several were asked for
+    numerics: tuple[str, ...] = ()
+
+    @property
+    def mixed(self) -> bool:
+        """Whether it is marked: not all of it was computed alike."""
+        return len(self.numerics) > 1
 
 
 Event = TokenEvent | FinalEvent
@@ -245,7 +260,7 @@ def encode_event(event: Event) -> bytes:
     fields = asdict(event)
     if isinstance(event, FinalEvent):
         fields["final"] = True
-    for name in ("error", "logprobs", "choices", "index"):
+    for name in ("error", "logprobs", "choices", "index", "numerics"):
         if not fields.get(name, True):
             del fields[name]
     return orjson.dumps(fields)

@@ -12,6 +12,7 @@ from engine.decoder.admission import Admission, now
 from engine.decoder.core import DecoderCore, Progress
 from engine.decoder.intake import Intake, twin
 from engine.decoder.ledger import Ledger
+from engine.decoder.numerics import Numerics
 from engine.decoder.outbox import Lane, Outbox
 from engine.decoder.resume import resume
 from engine.decoder.sequence import Sequence
@@ -49,6 +50,7 @@ class Desk:
         self._idle = asyncio.Event()
         self._idle.set()
         self.ledger = Ledger()
+        self.numerics = Numerics("")  # of the present epoch, or of the last one
 
     def answers(self, request: RequestId) -> bool:
         """Whether a request with this id is open here."""
@@ -173,7 +175,7 @@ class Desk:
         failed: dict[RequestId, str] = {}
         for item in progress:
             ticket = self._tickets[item.sequence.request]
-            for event in ticket.progress(item.sequence, item.delta):
+            for event in ticket.progress(item.sequence, item.delta, self.numerics):
                 self._send(ticket, event)
             if item.failed:
                 failed[ticket.id] = item.failed

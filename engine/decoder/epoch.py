@@ -35,6 +35,14 @@ class EpochLostError(Exception):
     """A step of this epoch will not come back; says why."""
 
 
+class DeviceLostError(EpochLostError):
+    """A worker's device failed on a step."""
+
+    def __init__(self, message: str, incarnation: Incarnation) -> None:
+        super().__init__(message)
+        self.incarnation = incarnation
+
+
 class EpochLeftError(EpochLostError):
     """All steps came back, and a worker is to be replaced."""
 
@@ -195,7 +203,10 @@ class EpochRunner:
             case StepFailed(code=ErrorCode.STEP_REPEATED):
                 self.ignored += 1  # a frame came twice; it was computed once
             case StepFailed():
-                raise EpochLostError(f"stage {frame.stage} refused step {frame.number}: {frame.code}, {frame.message}")
+                text = f"stage {frame.stage} refused step {frame.number}: {frame.code}, {frame.message}"
+                if frame.code == ErrorCode.DEVICE_FAILED:
+                    raise DeviceLostError(text, frame.incarnation)
+                raise EpochLostError(text)
             case StepResult() if frame.incarnation == self._route.last.incarnation and frame.number in self._sent:
                 on_result(self._take(frame))
             case StepResult() | Step() | StepSide():

@@ -40,6 +40,7 @@ class Fleet:
         self.split, self.stages = split, stages
         self._seen: dict[Incarnation, Seen] = {}
         self._distrusted: dict[Incarnation, float] = {}  # until when
+        self._numerics: dict[int, str] = {}  # of the worker that served last, by stage
 
     def observe(self, heartbeat: StageHeartbeat, now: float) -> None:
         """A worker spoke."""
@@ -48,7 +49,15 @@ class Fleet:
     def bury(self, incarnation: Incarnation, now: float) -> None:
         """A worker did not answer: forget it until it speaks again, and then rather take another."""
         self._seen.pop(incarnation, None)
+        self.distrust(incarnation, now)
+
+    def distrust(self, incarnation: Incarnation, now: float) -> None:
+        """A worker says that it cannot compute: for a while rather take another."""
         self._distrusted[incarnation] = now + DISTRUST_SECONDS
+
+    def opened(self, chain: Items[StageHeartbeat]) -> None:
+        """From now on this chain serves: whoever replaces one of its workers had better compute like it."""
+        self._numerics = {worker.stage: worker.numerics for worker in chain}
 
     def alive(self, now: float) -> list[StageHeartbeat]:
         """Workers heard lately, whatever they serve."""
@@ -57,7 +66,8 @@ class Fleet:
     def chain(self, now: float) -> list[StageHeartbeat] | str:
         """One ready worker per stage, the best of those that fit each other; or what is missing, in words.
 
-        Best is who answers, need not give way, is no standby; then who served last, then the newest.
+        Best is who answers, need not give way, computes like who served last, is no standby; then who served last, then
+        the newest.
         """
         places: list[list[StageHeartbeat]] = []
         for index in range(self.stages):
@@ -73,9 +83,10 @@ class Fleet:
                 return found
         return _mixture([fit[0] for fit in places])
 
-    def _rank(self, worker: StageHeartbeat, now: float) -> tuple[bool, bool, bool, int, int]:
+    def _rank(self, worker: StageHeartbeat, now: float) -> tuple[bool, bool, bool, bool, int, int]:
         distrusted = now < self._distrusted.get(Incarnation(worker.incarnation), now)
-        return distrusted, bool(worker.yields), worker.standby, -worker.epoch, -worker.incarnation
+        otherwise = worker.numerics != self._numerics.get(worker.stage, worker.numerics)
+        return distrusted, bool(worker.yields), otherwise, worker.standby, -worker.epoch, -worker.incarnation
 
     def concern(self, chain: Items[StageHeartbeat], now: float) -> Concern | None:
         """The first worker of a chain that falls silent or wants to leave and has a successor; None: go on."""

@@ -52,10 +52,11 @@ class Ledger:
         if final.finish_reason != "cancelled":
             self._request.observe(final.timings.total / 1e3)
         log.info(
-            "request %s: %s after %d tokens, first token %.0f ms, all %.0f ms",
+            "request %s: %s after %d tokens%s, first token %.0f ms, all %.0f ms",
             final.request,
             final.finish_reason,
             final.usage.completion_tokens,
+            ", not all computed alike" if final.mixed else "",
             final.timings.first_token,
             final.timings.total,
             extra={"request": final.request},

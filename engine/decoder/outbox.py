@@ -37,6 +37,7 @@ class Outbox:
         self.overtaken: Callable[[Lane], None] = lambda _: None  # called when another decoder went on with an answer
         self._messages: deque[tuple[str, bytes]] = deque()
         self._new: deque[Lane] = deque()
+        self._waits = False  # the log takes no events at present
         self._filled = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -99,8 +100,12 @@ class Outbox:
             except BrokerError as error:
                 if self._too_large(data, error):
                     break
+                if not self._waits:
+                    log.warning("events wait until they can be stored: %s", error)
+                self._waits = True
                 await asyncio.sleep(RETRY_SECONDS)  # the broker is away; nothing signals its return to us
             else:
+                self._waits = False
                 break
         lane.messages.popleft()
 

@@ -20,7 +20,7 @@ from engine.contract.control import (
     from_json,
     to_json,
 )
-from engine.contract.errors import BrokerError, FrameError, LeaseLostError, NoResponderError
+from engine.contract.errors import BrokerError, ErrorCode, FrameError, LeaseLostError, NoResponderError
 from engine.contract.ids import Epoch, Incarnation
 from engine.decoder.fleet import Concern, Fleet
 from engine.transport.base import Incoming, Lease, Transport
@@ -117,12 +117,17 @@ class Pipeline:
             try:
                 if (route := await self._attempt()) is not None:
                     self.waits_for, self._chain = "", list(route.chain)
+                    self._fleet.opened(route.chain)
                     return route
             except LeaseLostError:
                 raise
             except BrokerError as error:
                 log.warning("no epoch can be opened yet: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)  # the broker may be there, and not ready yet
+
+    def distrust(self, incarnation: Incarnation) -> None:
+        """A worker says that its device fails: another one of its stage is rather taken, if there is one."""
+        self._fleet.distrust(incarnation, time.monotonic())
 
     async def _attempt(self) -> Route | None:
         if not self._transport.connected:
@@ -210,6 +215,8 @@ class Pipeline:
             return False
         if opened.code:
             log.warning("stage %d on %s refuses epoch %d: %s", here.stage, here.host, epoch, opened.message)
+        if opened.code == ErrorCode.DEVICE_FAILED:  # it ends
+            self._fleet.bury(Incarnation(here.incarnation), time.monotonic())
         return not opened.code
 
 

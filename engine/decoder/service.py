@@ -15,10 +15,11 @@ from engine.decoder.config import DecoderConfig
 from engine.decoder.core import DecoderCore, Progress
 from engine.decoder.desk import Desk
 from engine.decoder.drafters import Drafter, Drafting
-from engine.decoder.epoch import EpochLeftError, EpochLostError, EpochRunner, capacity_of
+from engine.decoder.epoch import DeviceLostError, EpochLeftError, EpochLostError, EpochRunner, capacity_of
 from engine.decoder.fleet import Fleet
 from engine.decoder.intake import Intake
 from engine.decoder.ledger import open_requests
+from engine.decoder.numerics import numerics_of
 from engine.decoder.outbox import Outbox
 from engine.decoder.pipeline import Pipeline, Route
 from engine.monitoring.window import Rate
@@ -158,6 +159,8 @@ class DecoderService:
                 log.info("epoch %d ends: %s; replaying %d requests", route.epoch, left, len(self._core.running))
             except EpochLostError as lost:
                 self.lost += 1
+                if isinstance(lost, DeviceLostError):
+                    pipeline.distrust(lost.incarnation)
                 self._report_loss(route, str(lost))
             except BrokerError as error:
                 self._report_loss(route, f"with the broker: {error}")
@@ -196,6 +199,7 @@ class DecoderService:
     def _begin(self, route: Route) -> None:
         self._epoch, self._epochs = route.epoch, self._epochs + 1
         self._core.open_epoch(capacity_of(route, self._manifest, self._transport.max_payload, self._config))
+        self._desk.numerics = numerics_of(route.chain, route.epoch)
         self._intake.open.set()
         self._desk.refuse_misfits()
         where = f"{len(route.chain)} stages, {route.first.runner} {route.first.profile}"

@@ -8,6 +8,7 @@ from engine.contract.ids import RequestId
 from engine.contract.logprobs import TokenLogprob
 from engine.contract.prompt import Choice, Event, FinalEvent, Timings, TokenEvent, Usage
 from engine.decoder.answer import Delta
+from engine.decoder.numerics import Numerics, Stretches
 from engine.decoder.outbox import Lane
 from engine.decoder.sequence import Sequence
 from engine.transport.base import Job
@@ -35,17 +36,21 @@ class Ticket:
     choices: list[Sequence] = field(default_factory=list[Sequence])  # once it is accepted
     _seq: int = 0
     _held: dict[int, _Held] = field(default_factory=dict[int, _Held])
+    _stretches: Stretches = field(default_factory=Stretches)
 
     def __post_init__(self) -> None:
         self._seq = self.told.next_seq
+        self._stretches = Stretches([word for event in self.told.tokens for word in event.numerics])
 
     @property
     def done(self) -> bool:
         """Whether every choice has ended."""
         return all(sequence.answer.finish for sequence in self.choices)
 
-    def progress(self, sequence: Sequence, delta: Delta) -> list[Event]:
-        """Events for what was just accepted; none while nothing can be shown."""
+    def progress(self, sequence: Sequence, delta: Delta, numerics: Numerics) -> list[Event]:
+        """Events for what was just accepted, from such a chain; none while nothing can be shown."""
+        if delta.ids:
+            self._stretches.computed(numerics)
         held = self._held.setdefault(sequence.choice, _Held())
         held.ids += delta.ids
         held.logprobs += delta.logprobs
@@ -59,6 +64,7 @@ class Ticket:
             ids=tuple(held.ids),
             index=sequence.choice,
             logprobs=tuple(held.logprobs),
+            numerics=self._stretches.tell(),
         )
         return [event]
 
@@ -81,6 +87,7 @@ class Ticket:
             ),
             logprobs=tuple(answer.logprobs),
             choices=tuple(map(_choice, self.choices)) if len(self.choices) > 1 else (),
+            numerics=self._stretches.all,
         )
 
     def failed(self, error: PromptError, now: float) -> FinalEvent:
@@ -96,6 +103,7 @@ class Ticket:
             usage=self._usage(),
             timings=Timings(queued=0.0, first_token=0.0, total=self._since(now)),
             error=error.as_fields(),
+            numerics=self._stretches.all,
         )
 
     def _usage(self) -> Usage:

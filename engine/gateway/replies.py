@@ -75,16 +75,19 @@ class ChatReply:
     def closing(self, final: FinalEvent) -> list[Json]:
         """See Reply."""
         ended = enumerate(choices_of(final))
-        return [self._chunk(index, {}, finish=choice.finish_reason) for index, choice in ended]
+        return [
+            {**self._chunk(index, {}, finish=choice.finish_reason), **computed_by(final)} for index, choice in ended
+        ]
 
     def usage(self, final: FinalEvent) -> Json:
         """See Reply."""
-        return {**self.head.chunk("chat.completion.chunk", []), "usage": usage_of(final.usage)}
+        sums = self.head.chunk("chat.completion.chunk", [])
+        return {**sums, **computed_by(final), "usage": usage_of(final.usage)}
 
     def whole(self, final: FinalEvent) -> Json:
         """See Reply."""
         choices = [self._whole(index, choice) for index, choice in enumerate(choices_of(final))]
-        return {**self.head.chunk("chat.completion", choices), "usage": usage_of(final.usage)}
+        return {**self.head.chunk("chat.completion", choices), **computed_by(final), "usage": usage_of(final.usage)}
 
     def _whole(self, index: int, choice: Choice) -> Json:
         return {
@@ -126,11 +129,14 @@ class CompletionReply:
     def closing(self, final: FinalEvent) -> list[Json]:
         """See Reply."""
         ended = enumerate(choices_of(final))
-        return [self._object([self._choice(index, "", None, choice.finish_reason)]) for index, choice in ended]
+        return [
+            {**self._object([self._choice(index, "", None, choice.finish_reason)]), **computed_by(final)}
+            for index, choice in ended
+        ]
 
     def usage(self, final: FinalEvent) -> Json:
         """See Reply."""
-        return {**self._object([]), "usage": usage_of(final.usage)}
+        return {**self._object([]), **computed_by(final), "usage": usage_of(final.usage)}
 
     def whole(self, final: FinalEvent) -> Json:
         """See Reply."""
@@ -138,7 +144,7 @@ class CompletionReply:
             self._choice(index, choice.text, self._logprobs(choice.logprobs, 0), choice.finish_reason)
             for index, choice in enumerate(choices_of(final))
         ]
-        return {**self._object(choices), "usage": usage_of(final.usage)}
+        return {**self._object(choices), **computed_by(final), "usage": usage_of(final.usage)}
 
     def _object(self, choices: list[Json]) -> Json:
         return self.head.chunk("text_completion", choices)
@@ -167,6 +173,11 @@ def choices_of(final: FinalEvent) -> tuple[Choice, ...]:
     if final.choices:
         return final.choices
     return (Choice(text=final.text, ids=final.ids, finish_reason=final.finish_reason, logprobs=final.logprobs),)
+
+
+def computed_by(final: FinalEvent) -> Json:
+    """Equal fingerprints, equal answers to equal questions; one with a "+" marks an answer not all computed alike."""
+    return {"system_fingerprint": "+".join(final.numerics) or None}
 
 
 def usage_of(usage: Usage) -> Json:

@@ -10,6 +10,7 @@ from engine.transport.subjects import Subjects
 ACK_WAIT: Final = 8.0  # seconds without a sign of life until a prompt is handed to somebody else
 MAX_PROMPTS: Final = 10_000  # waiting; more get an answer at once instead of an hour later
 EVENT_MARGIN: Final = 512  # bytes of max_payload for the headers of an event
+PROMPT_BYTES: Final = 128 * 1024 * 1024  # of all that wait: reserved, so that events of their answers have room too
 LOG_AGE: Final = 3600.0  # seconds that events are kept
 LOG_BYTES: Final = 128 * 1024 * 1024  # of all events, the oldest go first
 MAX_DEAD: Final = 10_000  # dead letters kept, the oldest go first

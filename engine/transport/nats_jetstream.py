@@ -40,7 +40,8 @@ async def administer(url: str, action: Coroutine[Any, Any, T]) -> T:
     except APIError as error:
         if error.err_code in NOT_ENABLED:
             raise _no_jetstream(url) from error
-        raise BrokerError(f"JetStream at {url}: {error.description}") from error
+        cure = ": give it more (max_file), a model needs 320 MiB" if error.err_code in NO_ROOM else ""
+        raise BrokerError(f"JetStream at {url}: {error.description}{cure}") from error
     except API_ERRORS as error:
         raise BrokerError(f"JetStream at {url}: {error}") from error
 

@@ -3,9 +3,7 @@
 
 import asyncio
 import functools
-from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -25,7 +23,14 @@ from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
 from engine.contract.errors import RETRY_AFTER, BrokerError, OverloadedError
 from engine.transport.base import DeadLetter, Job, QueueDepth, QueueUse, Stored
-from engine.transport.durable import ACK_WAIT, DUPLICATE_SECONDS, MAX_DEAD, MAX_PROMPTS, dead_letter, read_letter
+from engine.transport.durable import (
+    ACK_WAIT,
+    DUPLICATE_SECONDS,
+    MAX_DEAD,
+    MAX_PROMPTS,
+    PROMPT_BYTES,
+    read_letter,
+)
 from engine.transport.nats_client import RepairedClient, whole
 from engine.transport.nats_jetstream import (
     ANSWER_SECONDS,
@@ -36,26 +41,14 @@ from engine.transport.nats_jetstream import (
     ensure_stream,
     optional,
 )
+from engine.transport.nats_job import QueuePlace, job_of
 
 CONSUMER: Final = "decoder"
 PULL_SECONDS: Final = 2.0  # a pull request that a restarted broker has forgotten is noticed after that long
 DEAD_BYTES: Final = 64 * 1024 * 1024
-LETTER_MARGIN: Final = 1024  # bytes of max_payload for the headers of a dead letter
 _MAX_ACK_PENDING: Final = 2 * MAX_PROMPTS  # never the bound: decoders take what they have places for
 _RETRY_SECONDS: Final = 0.25
 NO_MESSAGE: Final = 10043  # there is none with that number (of a stream that lost it)
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where one model's prompts are."""
-
-    client: RepairedClient
-    js: JetStreamContext
-    stream: str
-    subject: str
-    dead_stream: str
-    dead_subject: str
 
 
 async def open_queue(
@@ -72,7 +65,7 @@ async def open_queue(
 
     Raises BrokerError.
 
-    The size of a prompt has no bound of its own: the broker's max_payload is one, and may be raised later.
+    The size of one prompt has no bound of its own: the broker's max_payload is one, and may be raised later.
     """
     js = client.jetstream(timeout=ANSWER_SECONDS)
     prompts = StreamConfig(
@@ -82,6 +75,7 @@ async def open_queue(
         discard=DiscardPolicy.NEW,
         storage=StorageType.FILE,
         max_msgs=MAX_PROMPTS,
+        max_bytes=PROMPT_BYTES,
         duplicate_window=DUPLICATE_SECONDS,
     )
     dead = StreamConfig(
@@ -104,13 +98,13 @@ async def open_queue(
         await ensure_stream(js, url, config, make=use != "look")
     if use == "take" or await administer(url, optional(functools.partial(js.consumer_info, stream), CONSUMER)) is None:
         await administer(url, js.add_consumer(stream, consumer))
-    return NatsQueue(_Place(client, js, stream, subject, dead_stream, dead_subject))
+    return NatsQueue(QueuePlace(client, js, stream, subject, dead_stream, dead_subject))
 
 
 class NatsQueue:
     """See WorkQueue."""
 
-    def __init__(self, place: _Place) -> None:
+    def __init__(self, place: QueuePlace) -> None:
         self._place = place
         self._pull: JetStreamContext.PullSubscription | None = None
 
@@ -133,7 +127,8 @@ class NatsQueue:
                 raise _refusal(error) from error
             except NatsTimeoutError as error:
                 raise BrokerError(
-                    f"the broker has not confirmed the prompt within {ANSWER_SECONDS:.0f} s; it may be stored"
+                    f"the broker has not confirmed the prompt within {ANSWER_SECONDS:.0f} s; it may be stored. "
+                    "If that goes on: is the broker's disk full? It says so in its log, and starts again to go on"
                 ) from error
             except API_ERRORS as error:
                 raise BrokerError(f"cannot publish the prompt: {error}") from error
@@ -155,7 +150,7 @@ class NatsQueue:
             left = deadline - loop.time()
             messages = await self._fetch(min(left, PULL_SECONDS)) if left > 0 else []
             if messages or left <= PULL_SECONDS:
-                return [_job(self._place, message) for message in messages]
+                return [job_of(self._place, message) for message in messages]
 
     async def _fetch(self, timeout: float) -> list[Msg]:
         try:
@@ -250,51 +245,10 @@ class NatsQueue:
 
 def _refusal(error: APIError) -> BrokerError:
     if error.err_code == STREAM_FULL:
-        return OverloadedError(f"the prompt queue is full ({MAX_PROMPTS}): try again in {RETRY_AFTER} s")
+        most = f"{MAX_PROMPTS} prompts or {PROMPT_BYTES // 2**20} MiB"
+        return OverloadedError(f"the prompt queue is full ({most}): try again in {RETRY_AFTER} s")
     if error.err_code in NO_ROOM:
-        return BrokerError(
-            "the broker has no room left for prompts: try again later, or give JetStream more (max_file)"
+        return OverloadedError(
+            f"the broker has no room left for prompts: try again in {RETRY_AFTER} s, or give JetStream more (max_file)"
         )
     return BrokerError(f"the broker does not take the prompt: {error.description}")
-
-
-def _job(place: _Place, message: Msg) -> "NatsJob":
-    delivery = message.metadata
-    return NatsJob(place, message, message.data, delivery.sequence.stream, delivery.num_delivered or 1)
-
-
-@dataclass(eq=False, slots=True)
-class NatsJob:
-    """See Job."""
-
-    _place: _Place
-    _message: Msg
-    data: bytes
-    sequence: int
-    deliveries: int
-
-    async def done(self) -> None:
-        """See Job."""
-        await self._settle(self._message.ack_sync(timeout=ANSWER_SECONDS))
-
-    async def keep(self) -> None:
-        """See Job."""
-        await self._settle(self._message.in_progress())
-
-    async def give_back(self, delay: float) -> None:
-        """See Job."""
-        await self._settle(self._message.nak(delay=delay or None))
-
-    async def bury(self, reason: str) -> None:
-        """See Job."""
-        place = self._place
-        letter = dead_letter(self.sequence, reason, self.data, limit=place.client.max_payload - LETTER_MARGIN)
-        headers = {"Nats-Msg-Id": f"dead-{self.sequence}"}  # buried twice is buried once
-        await self._settle(place.js.publish(place.dead_subject, letter, timeout=ANSWER_SECONDS, headers=headers))
-        await self.done()  # as good as a term, and confirmed
-
-    async def _settle(self, action: Coroutine[Any, Any, Any]) -> None:
-        try:
-            await whole(action)
-        except API_ERRORS as error:
-            raise BrokerError(f"prompt {self.sequence}: {error}") from error

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from engine.contract.errors import ErrorCode, PromptError
@@ -77,6 +79,10 @@ def test_events_survive_the_wire() -> None:
         timings=Timings(queued=0.1, first_token=2.0, total=9.5),
     )
     assert [decode_event(encode_event(event)) for event in (token, final)] == [token, final]
+    assert b"numerics" not in encode_event(token) + encode_event(final)
+    told = [replace(token, numerics=("a1",)), replace(final, numerics=("a1", "b2"))]
+    assert [decode_event(encode_event(event)) for event in told] == told
+    assert [final.mixed, replace(final, numerics=("a1",)).mixed, told[1].mixed] == [False, False, True]
 
 
 def test_a_final_event_says_so_and_has_no_error_without_one() -> None:

@@ -7,7 +7,7 @@ an answer is right only if every step came, once, in order, with the right block
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from engine.client.client import Client
 from engine.contract.control import MAIN_PIPELINE
 from engine.contract.copies import SlotCopy
-from engine.contract.errors import ErrorCode, StepError
+from engine.contract.errors import DeviceError
 from engine.contract.ids import Incarnation, StageIndex
 from engine.contract.messages import Rows
 from engine.decoder.admission import Admission
@@ -80,9 +80,12 @@ class ArithmeticShard:
         wanted: list[int] = []
         for row in self._cache.feed(rows, (value if value.ndim == 1 else value[:, 0]).astype(np.int64)):
             if self._poison in row.history:
-                raise StepError(ErrorCode.DEVICE_FAILED, "the device fails on this token")
+                raise DeviceError("the device fails on this token")
             wanted += map(self._script, row.picks())
         return np.eye(VOCABULARY, dtype=np.float32)[wanted]
+
+    def check(self) -> None:
+        pass
 
     def copy_slots(self, copies: Sequence[SlotCopy]) -> None:
         raise AssertionError("only slots are copied")
@@ -122,6 +125,9 @@ class SlotShard:
         if not self._last:
             return np.repeat(tokens.astype(np.float32)[:, None], HIDDEN, axis=1)
         return np.eye(VOCABULARY, dtype=np.float32)[wanted]
+
+    def check(self) -> None:
+        pass
 
     def copy_slots(self, copies: Sequence[SlotCopy]) -> None:
         check_copies(copies, {slot: len(tokens) for slot, tokens in self._states.items()}, self.capabilities.slots)
@@ -244,9 +250,11 @@ class Pipeline:
         pipeline: str = MAIN_PIPELINE,
         terms: Terms = PRIMARY,
         stop: asyncio.Event | None = None,
+        numerics: str = "",
+        replays: bool = True,
         **shard: Any,
     ) -> asyncio.Task[None]:
-        """A worker, once it is ready."""
+        """A worker, once it is ready. `numerics`, `replays`: what its self-test found."""
         identity = Identity(
             stage=StageIndex(index),
             stages=self.stages,
@@ -270,7 +278,7 @@ class Pipeline:
             self._connect(),
             SUBJECTS,
             identity,
-            lambda: Loaded(runner),
+            lambda: Loaded(runner, {"replay": replays}, numerics, lambda: runner.check()),  # noqa: PLW0108  tests replace it
             announce=lambda _: ready.set(),
             terms=terms,
             listen=0.0,
@@ -310,9 +318,10 @@ class Pipeline:
     def _start(self, run: Any) -> asyncio.Task[None]:
         async def until_killed() -> None:
             try:
-                await run
-            except asyncio.CancelledError:
-                return
+                with suppress(asyncio.CancelledError):
+                    await run
+            except* DeviceError:  # it ends as a process does
+                pass
 
         task = self._tasks.create_task(until_killed())
         self.running.append(task)

@@ -99,6 +99,21 @@ def test_who_did_not_answer_is_the_last_choice_for_a_while() -> None:
     assert incarnations(here, DISTRUST_SECONDS, heartbeat(0), heartbeat(1, 7), heartbeat(1, 4, standby=True)) == [1, 7]
 
 
+def test_who_says_that_its_device_fails_is_the_last_choice_for_a_while() -> None:
+    here = fleet(heartbeat(0), heartbeat(1, 7, state="serving", epoch=2), heartbeat(1, 4, standby=True))
+    here.distrust(Incarnation(7), 0.0)
+    assert incarnations(here) == [1, 4]
+    assert incarnations(fleet(heartbeat(0), heartbeat(1, 7))) == [1, 7]
+
+
+def test_who_computes_like_the_one_that_served_last_is_chosen_first() -> None:
+    alike, other = heartbeat(1, 4, numerics="a", standby=True), heartbeat(1, 9, numerics="b")
+    here = fleet(heartbeat(0), alike, other)
+    assert incarnations(here) == [1, 9]
+    here.opened((heartbeat(0), heartbeat(1, 2, numerics="a")))
+    assert incarnations(here) == [1, 4]
+
+
 def test_a_standby_that_computes_otherwise_is_passed_over() -> None:
     here = fleet(heartbeat(0), heartbeat(1, 9, profile="fast"), heartbeat(1, 4, standby=True))
     assert incarnations(here) == [1, 4]

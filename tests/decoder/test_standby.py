@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from engine.contract.errors import DeviceError, PromptError
 from engine.contract.prompt import FinalEvent
 from stages.place import Terms
 from tests.decoder.local_pipeline import SUBJECTS, Pipeline, answer_to, pipeline
@@ -34,6 +35,16 @@ async def asked_halfway(here: Pipeline) -> "asyncio.Future[list[FinalEvent]]":
 
 def assert_right(finals: list[FinalEvent]) -> None:
     assert [final.text for final in finals] == [answer_to(prompt, COUNT) for prompt in PROMPTS]
+
+
+def lose_device(here: Pipeline, index: int) -> None:
+    """A worker's device computes nothing any more."""
+
+    def fail(*_: Any) -> Any:
+        raise DeviceError("the device is gone")
+
+    shard: Any = here.shards[index]
+    shard.infer = shard.check = fail
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -108,3 +119,44 @@ def test_the_only_worker_of_a_stage_goes_on_although_it_would_give_way() -> None
         assert here.decoders[0].replays == 0
 
     run(test)
+
+
+def test_a_worker_whose_device_fails_is_left_for_a_standby() -> None:
+    async def test(here: Pipeline) -> None:
+        await here.start_worker(1, terms=STANDBY)
+        asking = await asked_halfway(here)
+
+        lose_device(here, 1)
+        assert_right(await asking)
+        assert here.services[-1].state == "serving"
+        assert here.services[-1].heartbeat().epoch > here.services[1].heartbeat().epoch
+        assert here.decoders[0].replays == 1
+
+    run(test)
+
+
+def test_the_only_worker_of_a_stage_ends_when_its_device_does_and_no_prompt_is_given_up_for_it() -> None:
+    async def test(here: Pipeline) -> None:
+        worker = here.workers[1]
+        asking = await asked_halfway(here)
+        lose_device(here, 1)
+        await asyncio.wait({worker})
+        assert not asking.done()
+        await here.start_worker(1)
+        assert_right(await asking)
+
+    run(test)
+
+
+def test_a_device_that_only_one_prompt_is_too_much_for_is_kept() -> None:
+    async def test(here: Pipeline) -> None:
+        await here.start_decoder()
+        await here.start_worker(0)
+        worker = await here.start_worker(1, poison=ord("#"))
+        await here.serving.wait()
+        with pytest.raises(PromptError, match="given up"):
+            await here.client.complete(prompt="# this one", max_tokens=COUNT)
+        assert_right(await (await asked_halfway(here)))
+        assert not worker.done()
+
+    run(test, whole=False)

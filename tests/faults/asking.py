@@ -45,13 +45,28 @@ async def answers(transport: NatsTransport, subjects: Subjects, tag: str, halfwa
 
 
 def assert_same(calm: Sequence[Sequence[Event]], disturbed: Sequence[Sequence[Event]]) -> None:
-    """The same text and tokens, no gap, no duplicate."""
+    """The same text and tokens, no gap, no duplicate, all computed alike."""
     for before, after in zip(calm, disturbed, strict=True):
         assert [event.seq for event in after] == list(range(len(after)))
         assert after[-1].text == before[-1].text
         assert after[-1].ids == before[-1].ids
         assert "".join(event.text for event in after[:-1]) == before[-1].text
         assert tuple(token for event in after[:-1] for token in event.ids) == before[-1].ids
+        assert after[-1].numerics == before[-1].numerics
+
+
+def assert_marked(calm: Sequence[Sequence[Event]], disturbed: Sequence[Sequence[Event]]) -> None:
+    """No gap, no duplicate, and up to where other arithmetic goes on the same tokens."""
+    for before, after in zip(calm, disturbed, strict=True):
+        final = after[-1]
+        assert isinstance(final, FinalEvent)
+        assert final.mixed
+        assert [event.seq for event in after] == list(range(len(after)))
+        assert "".join(event.text for event in after[:-1]) == final.text
+        assert tuple(word for event in after[:-1] for word in event.numerics) == final.numerics
+        change = [event.seq for event in after[:-1] if event.numerics][-1]
+        alike = tuple(token for event in after[:change] for token in event.ids)
+        assert alike == before[-1].ids[: len(alike)] != ()
 
 
 Ask = Callable[[NatsTransport, Subjects, str, asyncio.Event], Awaitable[Answers]]
@@ -108,6 +123,10 @@ class Disturbed:
     def by(self, disturb: Disturb, ask: Ask = answers) -> None:
         """Ask again, disturb it in mid-answer, and see the same events."""
         assert_same(self._calm, self._ask(disturb, ask))
+
+    def told(self, disturb: Disturb) -> Answers:
+        """Ask again, disturb it in mid-answer; what is told then."""
+        return self._ask(disturb, answers)
 
     def _ask(self, disturb: Disturb | None, asked: Ask) -> Answers:
         async def ask(transport: NatsTransport, subjects: Subjects) -> Answers:

@@ -11,16 +11,21 @@ from engine.local.pipeline import LocalPipeline
 from engine.local.processes import Child
 from engine.transport.nats import NatsTransport, connect
 from engine.transport.subjects import Subjects
-from tests.faults.asking import HASTY, Answers, Disturbed, answers, assert_same
+from tests.faults.asking import HASTY, Answers, Disturbed, answers, assert_marked, assert_same
 
 pytestmark = [pytest.mark.model, pytest.mark.broker, pytest.mark.faults, pytest.mark.xdist_group("faults")]
 
 
-async def stand_by(pipeline: LocalPipeline, index: int) -> Child:
+async def stand_by(pipeline: LocalPipeline, index: int, *options: str) -> Child:
     """A warm standby for a stage."""
-    child = await pipeline.start_stage(index, len(pipeline.stages), "--standby")
+    child = await pipeline.start_stage(index, len(pipeline.stages), "--standby", *options)
     await child.wait_for_line("standby")
     return child
+
+
+def beside(disturbed: Disturbed, index: int, *options: str) -> Child:
+    """A warm standby that is there before anybody asks: an answer does not take as long as a start."""
+    return disturbed.do(lambda _, __: stand_by(disturbed.pipeline, index, *options))
 
 
 async def until(pipeline: LocalPipeline, child: Child, wanted: Callable[[StageHeartbeat], bool]) -> StageHeartbeat:
@@ -39,8 +44,10 @@ async def until(pipeline: LocalPipeline, child: Child, wanted: Callable[[StageHe
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_standby_goes_on_for_a_stage_that_is_killed(disturbed: Disturbed, index: int) -> None:
+    standby = beside(disturbed, index)
+
     async def kill_beside_a_standby(pipeline: LocalPipeline) -> None:
-        lost, pipeline.stages[index] = pipeline.stages[index], await stand_by(pipeline, index)
+        lost, pipeline.stages[index] = pipeline.stages[index], standby
         lost.kill()
         await lost.wait()
         await until(pipeline, pipeline.stages[index], lambda beat: beat.state == "serving")
@@ -48,11 +55,32 @@ def test_a_standby_goes_on_for_a_stage_that_is_killed(disturbed: Disturbed, inde
     disturbed.by(kill_beside_a_standby)
 
 
+def test_answers_that_go_on_with_other_arithmetic_keep_what_was_told_and_are_marked(disturbed: Disturbed) -> None:
+    other = beside(disturbed, 1, "--runner", "stateful")
+
+    async def kill_beside_another_runner(pipeline: LocalPipeline) -> None:
+        lost, pipeline.stages[1] = pipeline.stages[1], other
+        lost.kill()
+        await lost.wait()
+        await until(pipeline, pipeline.stages[1], lambda beat: beat.state == "serving")
+
+    async def as_before(_: NatsTransport, __: Subjects) -> None:
+        pipeline = disturbed.pipeline
+        pipeline.stages[1] = await stand_by(pipeline, 1)
+        await other.stop()
+        await until(pipeline, pipeline.stages[1], lambda beat: beat.state == "serving")
+
+    assert_marked(disturbed.calm, disturbed.told(kill_beside_another_runner))
+    disturbed.do(as_before)
+
+
 def test_a_stage_that_hung_and_comes_back_stands_by_and_computes_nothing_more(disturbed: Disturbed) -> None:
     back: list[tuple[Child, int]] = []
 
+    standby = beside(disturbed, 1)
+
     async def replace_a_stopped_one(pipeline: LocalPipeline) -> None:
-        stale, pipeline.stages[1] = pipeline.stages[1], await stand_by(pipeline, 1)
+        stale, pipeline.stages[1] = pipeline.stages[1], standby
         stale.signal(signal.SIGSTOP)
         await until(pipeline, pipeline.stages[1], lambda beat: beat.state == "serving")
         stale.signal(signal.SIGCONT)

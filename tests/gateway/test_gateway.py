@@ -35,6 +35,8 @@ def test_an_answer_is_the_same_streamed_and_whole() -> None:
         assert chunks[-1].choices == [] and chunks[-1].usage is not None and whole.usage is not None
         assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 6
         assert all(chunk.usage is None for chunk in chunks[:-1])
+        assert chunks[-1].system_fingerprint == chunks[-2].system_fingerprint == whole.system_fingerprint
+        assert whole.system_fingerprint and "+" not in whole.system_fingerprint
 
     serve(test)
 

@@ -123,6 +123,25 @@ def test_after_a_step_that_could_not_be_computed_the_epoch_is_over(cause: str) -
     assert shard.seen == []
 
 
+@pytest.mark.parametrize("gone", [True, False])
+def test_after_its_device_failed_a_worker_is_opened_only_if_it_still_computes(gone: bool) -> None:
+    checks: list[bool] = []
+
+    def check() -> None:
+        checks.append(gone)
+        if gone:
+            raise broken_device()
+
+    shard = AddingShard(last=True)
+    core = StageCore(identity(), shard, SUBJECTS, check)
+    assert core.open(opening(1)).code == ""
+    shard.fail_next = broken_device()
+    assert failure(core.handle(encode(step(0)))).code == ErrorCode.DEVICE_FAILED
+    assert core.open(opening(2)).code == (ErrorCode.DEVICE_FAILED if gone else "")
+    core.open(opening(3))
+    assert len(checks) == (2 if gone else 1)
+
+
 def test_a_new_epoch_empties_the_runner_and_computes_again() -> None:
     shard = AddingShard(last=True)
     core = last_stage(shard)

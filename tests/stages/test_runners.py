@@ -280,20 +280,20 @@ def test_the_self_test_promises_every_equality_on_paged_exact(shards: Shards) ->
     folder = shards(2)
     for index in (0, 1):
         runner = load(folder, "paged", index)
-        found = self_test(runner, shard_shape(load_manifest(folder), index))
+        found = self_test(runner, shard_shape(load_manifest(folder), index)).equalities
         assert found == {"speculation": True, "neighbours": True, "replay": True}
 
 
 def test_the_self_test_sees_that_rows_of_one_token_break_equality(shards: Shards) -> None:
     folder = shards(2)
     runner = load(folder, "paged", 0, profile="fast")
-    assert not self_test(runner, shard_shape(load_manifest(folder), 0))["speculation"]
+    assert not self_test(runner, shard_shape(load_manifest(folder), 0)).equalities["speculation"]
 
 
 def test_the_self_test_runs_with_a_single_slot(shards: Shards) -> None:
     folder = shards(2)
     runner = load(folder, "stateful", 0, slots=1)
-    assert set(self_test(runner, shard_shape(load_manifest(folder), 0))) == {"speculation", "replay"}
+    assert set(self_test(runner, shard_shape(load_manifest(folder), 0)).equalities) == {"speculation", "replay"}
 
 
 def test_a_device_that_is_not_there_is_named(shards: Shards) -> None:

@@ -215,7 +215,7 @@ def test_fast_keeps_its_cache_in_16_bits(shards: Shards, whole: Chain) -> None:
 
 
 def test_the_self_test_says_what_holds(shards: Shards, whole: Chain) -> None:
-    found = self_test(whole.runners[0], shard_shape(load_manifest(shards(1)), 0))
+    found = self_test(whole.runners[0], shard_shape(load_manifest(shards(1)), 0)).equalities
     assert found["neighbours"]
     assert set(found) == {"speculation", "neighbours", "replay"}
 

@@ -384,6 +384,25 @@ async def ended(failing: StageWorker, at: Bench) -> ShardlineError:
     return error
 
 
+def test_a_worker_whose_device_computes_nothing_any_more_tells_the_decoder_and_ends() -> None:
+    def check() -> None:
+        raise broken_device()
+
+    async def scenario(at: Bench) -> None:
+        shard, ready = AddingShard(last=True), asyncio.Event()
+        shard.fail_next = broken_device()
+        sick = worker(at, ONLY, lambda: Loaded(shard, check=check), announce=lambda _: ready.set())
+        ending = asyncio.create_task(ended(sick, at))
+        await ready.wait()
+        await at.open(ONLY, 1)
+        await at.send(ONLY, step(0))
+        assert await at.failure() == ErrorCode.DEVICE_FAILED
+        assert (await at.open(ONLY, 2)).code == ErrorCode.DEVICE_FAILED
+        assert "stage 0 computes nothing any more: the device failed" in str(await ending)
+
+    run(scenario)
+
+
 def test_a_second_worker_for_a_stage_ends_and_names_the_first() -> None:
     async def scenario(at: Bench) -> None:
         async with working(at, identity(host="first-host", pid=4711), AddingShard(last=True)) as first:

@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 from nats.js import JetStreamContext
+from nats.js.errors import APIError
 
 from engine.contract.errors import BrokerError, LeaseLostError, OverloadedError
+from engine.local import broker as broker_module
 from engine.local.broker import embedded_broker
 from engine.transport.base import WorkQueue
 from engine.transport.nats import NatsTransport, connect
+from engine.transport.nats_jetstream import NO_ROOM
+from engine.transport.nats_queue import _refusal  # pyright: ignore[reportPrivateUsage]
 
 pytestmark = pytest.mark.broker
 
@@ -48,6 +52,46 @@ def test_a_full_queue_refuses_and_says_so() -> None:
         with pytest.raises(OverloadedError, match="the prompt queue is full") as caught:
             await queue.put(b"y")
         assert (caught.value.code, caught.value.retry_after) == ("overloaded", 5)
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize("code", NO_ROOM)
+def test_a_store_without_room_refuses_with_a_code_and_says_when_to_come_again(code: int) -> None:
+    refused = _refusal(APIError(code=503, err_code=code, description="insufficient resources"))
+    assert isinstance(refused, OverloadedError)
+    assert "max_file" in str(refused)
+    assert refused.retry_after == 5
+
+
+def test_a_store_full_of_prompts_still_has_room_for_the_events_that_answer_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else nothing could ever end: a prompt goes when its last event is stored."""
+    for name in ("nats_queue.PROMPT_BYTES", "nats_queue.DEAD_BYTES", "nats_log.LOG_BYTES"):
+        monkeypatch.setattr(f"engine.transport.{name}", 1 << 20)
+    small = broker_module._CONFIG.replace("max_file: 1GB", "max_file: 3MiB")  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(broker_module, "_CONFIG", small)
+
+    async def test(transport: NatsTransport, _: Any) -> None:
+        queue = await transport.work_queue(
+            stream="Q", subject="q.prompt", dead_stream="D", dead_subject="q.dead", use="take"
+        )
+        events = await transport.event_log(stream="E", subject="e", shown="shown", writer="w")
+        with pytest.raises(OverloadedError, match="the prompt queue is full"):
+            while True:
+                await queue.put(bytes(50_000))
+        for number in range(200):
+            await events.append(f"r{number}", bytes(10_000), prompt="p", after=0)
+        jobs = await queue.take(3, timeout=2.0)
+        await jobs[0].bury("why")
+        await jobs[1].done()
+        while True:
+            try:
+                await queue.put(bytes(50_000))
+            except OverloadedError:
+                continue  # an acknowledgement is not answered
+            return
 
     with_broker(test)
 
