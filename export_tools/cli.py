@@ -142,10 +142,11 @@ def _build_sliced(source: Path, options: "SplitOptions", say: Callable[[str], No
     """Stage by stage; None where that is not possible."""
     from export_tools.sliced.build import build_sliced  # noqa: PLC0415
     from export_tools.sliced.checkpoint import CannotSliceError  # noqa: PLC0415
-    from export_tools.sources.huggingface import is_huggingface  # noqa: PLC0415
+    from export_tools.sources.huggingface import check_exporter, is_huggingface  # noqa: PLC0415
 
     if not is_huggingface(source):
         return None
+    check_exporter(source)
     try:
         return build_sliced(source, options, say)
     except CannotSliceError as reason:

@@ -89,7 +89,12 @@ def split(source: Source, options: SplitOptions, say: Say) -> Manifest:
 
 
 def finish(
-    folder: Path, source: Source, facts: Facts, weights: Weights, stages: tuple[StageManifest, ...], options: SplitOptions
+    folder: Path,
+    source: Source,
+    facts: Facts,
+    weights: Weights,
+    stages: tuple[StageManifest, ...],
+    options: SplitOptions,
 ) -> Manifest:
     """Add tokenizer and manifest to the stages in `folder`, and move it to where it was wanted."""
     manifest = replace(

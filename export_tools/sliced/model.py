@@ -1,7 +1,6 @@
 # pyright: basic
 """A transformers model of a range of layers, with only their weights in memory."""
 
-from contextlib import suppress
 from typing import Any
 
 import torch  # type: ignore
@@ -26,9 +25,7 @@ def load_range(checkpoint: Checkpoint, config: Any, first: int, last: int, *, ha
     dtype = torch.float16 if half else torch.float32
     begin, end = neighbours(first, last, checkpoint.layers)
     ends = first == 0, last == checkpoint.layers
-    part = slice_config(
-        config, begin, end, vocabulary=None if any(ends) else SMALL, tied=None if all(ends) else True
-    )
+    part = slice_config(config, begin, end, vocabulary=None if any(ends) else SMALL, tied=None if all(ends) else True)
     bones = skeleton(part)
     loaded: dict[str, Any] = {}
     state = {}
@@ -54,40 +51,24 @@ def _weights_of(checkpoint: Checkpoint, layer: int, like: int) -> list[Tensor]:
 
 def _tables(checkpoint: Checkpoint, bones: Any, dtype: Any, ends: tuple[bool, bool]) -> dict[str, Any]:
     """What belongs to no layer. `ends`: whether the embedding is needed, and whether the head is."""
-    embedding = _name_of(bones, bones.get_input_embeddings())
-    head = _name_of(bones, bones.get_output_embeddings())
-    found: dict[str, Any] = {}
-    for tensor in (tensor for tensor in checkpoint.tensors if tensor.layer is None):
-        if _is(tensor.name, f"{embedding}.weight"):
-            role = "embedding"
-        elif _is(tensor.name, f"{head}.weight"):
-            role = "head"
-        else:
-            role = tensor.name
-        found[role] = tensor
-    tied = "head" not in found
+    embedding = f"{_name_of(bones, bones.get_input_embeddings())}.weight"
+    head = f"{_name_of(bones, bones.get_output_embeddings())}.weight"
+    bias = f"{head.removesuffix('.weight')}.bias"
+    mine = {tensor.name: tensor for tensor in checkpoint.tensors if tensor.layer is None}
+    table, top = (next((mine.pop(name) for name in list(mine) if _is(name, full)), None) for full in (embedding, head))
+    if table is None:
+        raise CannotSliceError(f"none of its tensors is {embedding}")
     state = {}
     if ends[0]:
-        state[f"{embedding}.weight"] = _load(found["embedding"], dtype, {})
-    if ends[1] and not (ends[0] and tied):
-        state[f"{head}.weight"] = _load(found["embedding" if tied else "head"], dtype, {})
-        state.setdefault(f"{embedding}.weight", state[f"{head}.weight"])
-    if not any(ends):
-        width = found["embedding"].shape[1]
-        state[f"{embedding}.weight"] = torch.zeros(SMALL, width, dtype=dtype)
-    for name, tensor in found.items():
-        if name not in ("embedding", "head") and not (_is(name, f"{head}.bias") and not ends[1]):
-            state[name] = _load(tensor, dtype, {})
-    if ends[0] and not ends[1]:
-        _without_bias(bones, state, head, dtype)
-    return state
-
-
-def _without_bias(bones: Any, state: dict[str, Any], head: str, dtype: Any) -> None:
-    """A head that will be cut away still needs its bias to load."""
-    with suppress(AttributeError):
-        if (bias := bones.get_output_embeddings().bias) is not None:
-            state[f"{head}.bias"] = torch.zeros(bias.shape, dtype=dtype)
+        state[embedding] = _load(table, dtype, {})
+    if ends[1] and (top or not ends[0]):
+        state[head] = _load(top or table, dtype, {})
+        state.setdefault(embedding, state[head])
+    state.setdefault(embedding, torch.zeros(SMALL, table.shape[-1], dtype=dtype))
+    if not ends[1] and any(name == bias for name, _ in bones.named_parameters()):
+        state[bias] = torch.zeros(len(state[embedding]), dtype=dtype)
+    wanted = [name for name in mine if ends[1] or not _is(name, bias)]
+    return {**state, **{name: _load(mine[name], dtype, {}) for name in wanted}}
 
 
 def _name_of(model: Any, wanted: Any) -> str:

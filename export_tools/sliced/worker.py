@@ -30,7 +30,18 @@ KILO = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
 
 
 def convert(job: dict[str, Any]) -> dict[str, Any]:
-    """Layers [first, last) and their neighbours as an IR in `target`."""
+    """Layers [first, last) and their neighbours as an IR in `target`. Raises CannotSliceError."""
+    try:
+        _convert(job)
+    except (ValueError, KeyError, RuntimeError, OSError) as error:
+        if isinstance(error, RuntimeError) and "memory" in str(error):
+            raise
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise CannotSliceError(f"its layers cannot be converted alone: {reason}") from error
+    return {}
+
+
+def _convert(job: dict[str, Any]) -> None:
     from optimum.exporters.openvino import export_from_model  # type: ignore # noqa: PLC0415  torch
     from optimum.intel import OVConfig  # type: ignore # noqa: PLC0415
     from transformers import AutoConfig  # noqa: PLC0415
@@ -43,23 +54,21 @@ def convert(job: dict[str, Any]) -> dict[str, Any]:
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     checkpoint = read_checkpoint(folder, job["layers"])
     prefix = next(tensor.prefix for tensor in checkpoint.tensors if tensor.layer is not None)
-    check_structure(config, [neighbours(*r, checkpoint.layers) for r in job["check"]], prefix)
+    check_structure(config, [neighbours(*range_, checkpoint.layers) for range_ in job["check"]], prefix)
     half = checkpoint.sixteen_bits and job["weights"]["kind"] != "f32"
     try:
         model = load_range(checkpoint, config, first, last, half=half)
     except OverflowError:  # a bfloat16 beyond float16
         half = False
         model = load_range(checkpoint, config, first, last, half=half)
-    target = Path(job["target"])
     export_from_model(
         model,
-        output=target,
+        output=Path(job["target"]),
         task=TASK,
         stateful=True,
         patch_16bit_model=half,
         ov_config=OVConfig(dtype="fp32"),  # as they are
     )
-    return {}
 
 
 def store(job: dict[str, Any]) -> dict[str, Any]:
@@ -111,18 +120,20 @@ def renumber(path: Path, shift: int) -> None:
         path.write_text(pattern.sub(lambda m: f"{m[1]}{int(m[2]) + shift}", text), encoding="utf-8")
 
 
+def answer(job: dict[str, Any]) -> dict[str, Any]:
+    """Do a job: what was found and the peak of memory, or the error that was met."""
+    try:
+        found = {"convert": convert, "store": store}[job["task"]](job)
+    except ShardlineError as error:
+        found = {"error": type(error).__name__, "message": str(error)}
+    return {**found, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KILO}
+
+
 def main() -> None:
     """Do the job that the first argument names."""
-    job = json.loads(sys.argv[1])
-    try:
-        with redirect_stdout(sys.stderr):
-            answer = {"convert": convert, "store": store}[job["task"]](job)
-    except CannotSliceError as error:
-        answer = {"cannot_slice": str(error)}
-    except ShardlineError as error:
-        answer = {"error": type(error).__name__, "message": str(error)}
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KILO
-    print(json.dumps({**answer, "peak": peak}))
+    with redirect_stdout(sys.stderr):
+        found = answer(json.loads(sys.argv[1]))
+    sys.stdout.write(f"{json.dumps(found)}\n")
 
 
 if __name__ == "__main__":
