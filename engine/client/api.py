@@ -51,6 +51,9 @@ class PromptFields(TypedDict, total=False):
     logprobs: bool
     top_logprobs: int
     response_format: Mapping[str, Any]
+    tools: Sequence[Mapping[str, Any]]  # engine.contract.tool_calls.read_all finds the calls in a text
+    tool_choice: str | Mapping[str, Any]
+    parallel_tool_calls: bool
     draft: DraftSource
     draft_tokens: int
     priority: int

@@ -181,7 +181,7 @@ class Desk:
                 ended[ticket.id] = ticket
         for ticket in ended.values():
             if reason := failed.get(ticket.id):
-                text = f"'response_format' became too complex to be kept to: {reason}"
+                text = f"what the answer must look like became too complex to be kept to: {reason}"
                 self.refuse(ticket, PromptError(ErrorCode.FORMAT_TOO_COMPLEX, text))
             else:
                 self._finish(ticket, ticket.final(now()))

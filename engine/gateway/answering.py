@@ -71,7 +71,7 @@ class Answering(Response):
                         await _more(send, *map(frame, self._reply.opening(self._asked.request.n)))
                         begun = True
                     if isinstance(event, TokenEvent):
-                        await _more(send, frame(self._reply.delta(event)))
+                        await _more(send, *map(frame, self._reply.delta(event)))
                         continue
                     sums = [self._reply.usage(event)] if self._asked.include_usage else []
                     await _more(send, *map(frame, [*self._reply.closing(event), *sums]), b"data: [DONE]\n\n")

@@ -50,17 +50,17 @@ class Gateway:
 
     async def chat(self, request: Request) -> Response:
         """/v1/chat/completions."""
-        return await self._answer(request, read_chat, ChatReply, endpoint="chat", prefix="chatcmpl")
+        return await self._answer(request, read_chat, ChatReply.to, endpoint="chat", prefix="chatcmpl")
 
     async def complete(self, request: Request) -> Response:
         """/v1/completions."""
-        return await self._answer(request, read_completion, CompletionReply, endpoint="completions", prefix="cmpl")
+        return await self._answer(request, read_completion, CompletionReply.to, endpoint="completions", prefix="cmpl")
 
     async def _answer(
         self,
         request: Request,
         read: Callable[[Body], Asked],
-        reply_with: Callable[[Head, bool], Reply],
+        reply_with: Callable[[Head, Asked], Reply],
         *,
         endpoint: str,
         prefix: str,
@@ -68,7 +68,7 @@ class Gateway:
         key = self.key(request)
         asked = read(read_body(await self._body(request)))
         call = Call(asked.model, endpoint, key.name)
-        reply = reply_with(Head(f"{prefix}-{call.id}", asked.model, asked.include_usage), asked.logprobs)
+        reply = reply_with(Head(f"{prefix}-{call.id}", asked.model, asked.include_usage), asked)
         pipeline = Shardline.over(self._transport, self.models.find(asked.model))
         with ExitStack() as held:
             held.enter_context(key.use())

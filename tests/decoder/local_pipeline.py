@@ -151,7 +151,9 @@ class ByteTokenizer:
     def text_bytes(self) -> list[bytes]:
         return self._pieces
 
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+    chat_template = "{{ tools }} <tool_call>"
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         return "".join(message["content"] for message in messages)
 
     def stream(self, before: Sequence[int] = ()) -> TextStream:

@@ -100,7 +100,7 @@ def test_logprobs_come_in_the_shape_of_their_endpoint() -> None:
     [
         ({"model": "other"}, 404, "model_not_found", "model"),
         ({"temperature": -1}, 400, "invalid_value", "temperature"),
-        ({"tools": []}, 400, "unsupported_parameter", "tools"),
+        ({"functions": []}, 400, "unsupported_parameter", "functions"),
         ({"nonsense": 1}, 400, "unknown_parameter", "nonsense"),
         ({"messages": [{"role": "user", "content": "x" * 300}]}, 400, "context_length_exceeded", "messages"),
         ({"max_tokens": 0}, 400, "invalid_value", "max_tokens"),
