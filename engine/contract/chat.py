@@ -1,4 +1,4 @@
-"""The messages of a chat as OpenAI spells them: each a role and a text, whose parts may be listed, or calls of tools."""
+"""The messages of a chat as OpenAI spells them: a role and a text, whose parts may be listed, or calls of tools."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -28,17 +28,20 @@ def _message(name: str, message: Any) -> Mapping[str, Any]:
     for field in _FIELDS:
         if field not in fields:
             raise _wrong(f"{name!r} has no {field!r}")
-    role = fields["role"]
-    if not isinstance(role, str) or not role:
-        raise _wrong(f"'{name}.role' must be a text that is not empty")
+    role = _role(name, fields["role"])
     extra = _EXTRA.get(role, ())
     if unknown := sorted(set(fields) - {*_FIELDS, *extra}):
         raise _wrong(f"{name!r} has {unknown[0]!r}, which is not supported; known are {_listed(*_FIELDS, *extra)}")
-    read: dict[str, Any] = {"role": role, "content": _content(f"{name}.content", fields["content"])}
-    for field in extra:
-        if fields.get(field) is not None:
-            read[field] = _extra(f"{name}.{field}", fields[field])
-    return read
+    message = {"role": role, "content": _content(f"{name}.content", fields["content"])}
+    return message | {
+        field: _extra(f"{name}.{field}", fields[field]) for field in extra if fields.get(field) is not None
+    }
+
+
+def _role(name: str, role: Any) -> str:
+    if not isinstance(role, str) or not role:
+        raise _wrong(f"'{name}.role' must be a text that is not empty")
+    return role
 
 
 def _extra(name: str, value: Any) -> Any:

@@ -15,7 +15,8 @@ from engine.contract.logprobs import TokenLogprob
 from engine.contract.reading import read
 from engine.contract.response_format import ResponseFormat, read_response_format
 from engine.contract.sampling import SAMPLING_READERS, sampling_from
-from engine.contract.tools import Tool, ToolChoice, check_choice, read_tool_choice, read_tools
+from engine.contract.told import Told, read_told
+from engine.contract.tools import AUTO, Tool, ToolChoice, check_choice, read_tool_choice, read_tools
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 DraftSource = Literal["auto", "model", "lookup", "none"]
@@ -44,8 +45,9 @@ class PromptRequest:
     n: int = 1  # answers
     response_format: ResponseFormat | None = None  # None: any text
     tools: tuple[Tool, ...] = ()  # that the answer may call; only with messages
-    tool_choice: ToolChoice = ToolChoice()
+    tool_choice: ToolChoice = AUTO
     parallel_tool_calls: bool = True  # more than one call in an answer
+    told: tuple[Told, ...] = ()  # of the answer before, by a decoder that was lost: what comes goes on behind it
     priority: int = 0  # higher first
     deadline_ms: int | None = None  # from arrival: by then the answer must have begun
 
@@ -190,6 +192,7 @@ _READERS: Final[dict[str, Any]] = {
     "tools": read_tools,
     "tool_choice": read_tool_choice,
     "parallel_tool_calls": _flag,
+    "told": read_told,
     "priority": _priority,
     "deadline_ms": _positive,
 }

@@ -43,6 +43,9 @@ class ToolChoice:
     name: str = ""
 
 
+AUTO: Final = ToolChoice()
+
+
 def read_tools(name: str, value: Any) -> tuple[Tool, ...]:
     """The tools; none for an empty list. Raises PromptError naming what is wrong."""
     if not isinstance(value, list):

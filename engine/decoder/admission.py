@@ -33,9 +33,16 @@ class Admission:
 
     def choices(self, request: PromptRequest, request_id: RequestId, arrived: float) -> list[Sequence]:
         """Tokenize and check: one sequence per answer. Raises PromptError. Slow: not for the event loop."""
+        self._check_told(request)
         tokens = self._tokenize(request)
         sampling = self._sampling(request, request_id)
         return [self._sequence(request, request_id, arrived, list(tokens), sampling, i) for i in range(request.n)]
+
+    def _check_told(self, request: PromptRequest) -> None:
+        for one in request.told:
+            if one.index not in range(request.n) or not all(0 <= token < self.manifest.vocabulary for token in one.ids):
+                message = "'told' names a choice or a token that is not there"
+                raise PromptError(ErrorCode.INVALID_PROMPT, message, field="told")
 
     def _sampling(self, request: PromptRequest, request_id: RequestId) -> Sampling:
         sampling = sampling_from(request.sampling, seed_of(request_id))
@@ -123,7 +130,6 @@ class Admission:
         if not tokens:
             raise PromptError(ErrorCode.INVALID_PROMPT, "the prompt has no tokens")
         return tokens
-
 
     @property
     def _dialect(self) -> Dialect:

@@ -104,7 +104,7 @@ class Desk:
             raise PromptError(ErrorCode.INTERNAL, "its decoder was lost, and the beginning of its answer is not kept")
         choices = self._admission.choices(request, ticket.id, ticket.arrived)
         try:
-            resume(choices, ticket.told.tokens)
+            resume(choices, [*request.told, *ticket.told.tokens])
         except (ValueError, IndexError) as error:
             raise PromptError(ErrorCode.INTERNAL, f"its answer cannot be continued here: {error}") from error
         return choices

@@ -95,7 +95,9 @@ def call_grammar(wanted: CallFormat, white_space: str) -> str:
     rules: list[str] = []
     for at, tool in enumerate(wanted.tools):
         head = json.dumps(f'{{"name": "{tool.name}", "{key}": ')
-        rules.append(f'call_{at}: {head} arguments_{at} "}}"\narguments_{at}: %json {_schema(tool, wanted, white_space)}')
+        rules.append(
+            f'call_{at}: {head} arguments_{at} "}}"\narguments_{at}: %json {_schema(tool, wanted, white_space)}'
+        )
     names = " | ".join(f"call_{at}" for at in range(len(wanted.tools)))
     return "\n".join([_START[wanted.llama, wanted.required, wanted.several], f"object: {names}", *rules])
 

@@ -74,7 +74,7 @@ class Gateway:
             held.enter_context(key.use())
             self._calls.add(call)
             held.callback(self._calls.remove, call)
-            return Answering(pipeline, call, asked, reply, held.pop_all())
+            return Answering(pipeline, call, asked, reply, self.models, held.pop_all())
 
     async def _body(self, request: Request) -> bytes:
         """All of it, bounded. JSON by name only: what a foreign page can send without asking is not."""

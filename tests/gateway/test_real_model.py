@@ -20,7 +20,12 @@ from tests.system.running import Running, running
 pytestmark = [pytest.mark.model, pytest.mark.broker]
 MODEL = "smollm2-135m-instruct"
 SEA: list[Any] = [{"role": "user", "content": "Tell me about the sea."}]
-CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"]}
+CITY: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 12}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
 WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {"name": "weather", "description": "The weather in a city.", "parameters": CITY, "strict": True},
