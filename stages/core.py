@@ -16,6 +16,7 @@ from engine.contract.errors import DeviceError, ErrorCode, FrameError, StepError
 from engine.contract.ids import Epoch, StepNumber
 from engine.contract.messages import Frame, Step, StepFailed, StepResult
 from engine.contract.side import RowSide
+from engine.contract.traces import Tracer, traces_of
 from engine.transport.subjects import Subjects
 from engine.wire.frame import decode, encode
 from stages.gate import Gate, Route
@@ -41,8 +42,8 @@ class Outgoing:
 class StageCore:
     """One shard behind its gate. Not thread-safe: every call from one thread, in arrival order."""
 
-    def __init__(self, identity: Identity, runner: Runner, subjects: Subjects) -> None:
-        self._identity, self._runner, self._subjects = identity, runner, subjects
+    def __init__(self, identity: Identity, runner: Runner, subjects: Subjects, tracer: Tracer | None = None) -> None:
+        self._identity, self._runner, self._subjects, self._tracer = identity, runner, subjects, tracer
         self._gate = Gate(identity.incarnation, last=identity.last)
         self._sampler: Sampler | None = None  # made when the head's width is known
         self._newest = 0
@@ -105,9 +106,15 @@ class StageCore:
             return self._refuse(frame, error, reply)
         except DeviceError as error:
             return self._refuse(frame, StepError(ErrorCode.DEVICE_FAILED, str(error)), reply)
-        return Outgoing(
-            subject=subject, data=encode(result), reply=onward, computed=True, seconds=time.monotonic() - began
-        )
+        data = encode(result)
+        if self._tracer and frame.extra:
+            self._trace(self._tracer, frame, began)
+        return Outgoing(subject=subject, data=data, reply=onward, computed=True, seconds=time.monotonic() - began)
+
+    def _trace(self, tracer: Tracer, step: Step, began: float) -> None:
+        ended, tokens = time.monotonic(), step.rows.tokens
+        for context in traces_of(step.extra):
+            tracer.start(f"stage {self._identity.stage}", context, began, **{"shardline.tokens": tokens}).end(ended)
 
     def _compute(self, step: Step, route: Route, sides: Sequence[bytes]) -> tuple[str, Frame, str]:
         try:

@@ -54,6 +54,7 @@ class PromptFields(TypedDict, total=False):
     tools: Sequence[Mapping[str, Any]]  # engine.contract.tool_calls.read_all finds the calls in a text
     tool_choice: str | Mapping[str, Any]
     parallel_tool_calls: bool
+    traceparent: str  # W3C trace context
     told: Sequence[Mapping[str, Any]]  # of an answer that goes on: see engine.contract.told
     draft: DraftSource
     draft_tokens: int

@@ -17,6 +17,7 @@ from engine.contract.response_format import ResponseFormat, read_response_format
 from engine.contract.sampling import SAMPLING_READERS, sampling_from
 from engine.contract.told import Told, read_told
 from engine.contract.tools import AUTO, Tool, ToolChoice, check_choice, read_tool_choice, read_tools
+from engine.contract.traces import read_traceparent
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 DraftSource = Literal["auto", "model", "lookup", "none"]
@@ -48,6 +49,7 @@ class PromptRequest:
     tool_choice: ToolChoice = AUTO
     parallel_tool_calls: bool = True  # more than one call in an answer
     told: tuple[Told, ...] = ()  # of the answer before, by a decoder that was lost: what comes goes on behind it
+    traceparent: str = ""  # the trace that it is part of
     priority: int = 0  # higher first
     deadline_ms: int | None = None  # from arrival: by then the answer must have begun
 
@@ -193,6 +195,7 @@ _READERS: Final[dict[str, Any]] = {
     "tool_choice": read_tool_choice,
     "parallel_tool_calls": _flag,
     "told": read_told,
+    "traceparent": read_traceparent,
     "priority": _priority,
     "deadline_ms": _positive,
 }

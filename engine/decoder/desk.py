@@ -8,6 +8,7 @@ from contextlib import suppress
 from engine.contract.errors import ErrorCode, PromptError
 from engine.contract.ids import RequestId
 from engine.contract.prompt import Event, FinalEvent, PromptRequest, encode_event
+from engine.contract.traces import Tracer
 from engine.decoder.admission import Admission, now
 from engine.decoder.core import DecoderCore, Progress
 from engine.decoder.intake import Intake, twin
@@ -16,6 +17,7 @@ from engine.decoder.outbox import Lane, Outbox
 from engine.decoder.resume import resume
 from engine.decoder.sequence import Sequence
 from engine.decoder.ticket import Ticket
+from engine.decoder.traced import RequestTrace
 from engine.decoder.waiting import next_deadline, overdue
 from engine.transport.base import Job
 from engine.transport.subjects import Subjects
@@ -36,8 +38,9 @@ class Desk:
         outbox: Outbox,
         *,
         places: int,
+        tracer: Tracer | None = None,
     ) -> None:
-        self._core, self._admission, self._subjects = core, admission, subjects
+        self._core, self._admission, self._subjects, self._tracer = core, admission, subjects, tracer
         self._intake, self._outbox, self._places = intake, outbox, places
         outbox.overtaken = self.overtaken
         self._tickets: dict[RequestId, Ticket] = {}
@@ -74,6 +77,8 @@ class Desk:
             self._intake.jobs[ticket.job.sequence] = ticket.job
         if self.places() <= 0:
             self.room.clear()
+        if self._tracer:
+            ticket.trace = RequestTrace(self._tracer, ticket.id, request.traceparent, ticket.arrived)
         try:
             choices = await asyncio.to_thread(self._choices, ticket, request)
             for sequence in choices:
@@ -82,6 +87,8 @@ class Desk:
             self.refuse(ticket, error)
             return
         ticket.choices = choices
+        for sequence in choices:
+            sequence.trace = ticket.trace.context if ticket.trace else ""
         self._begin(ticket)
 
     def _begin(self, ticket: Ticket) -> None:
@@ -237,9 +244,12 @@ class Desk:
         self._send(ticket, final)
         if ticket.job:
             self._unsettled.put_nowait((ticket, error))
-        self._close(ticket)
+        self._close(ticket, final)
 
-    def _close(self, ticket: Ticket) -> None:
+    def _close(self, ticket: Ticket, final: FinalEvent | None = None) -> None:
+        if ticket.trace:
+            ticket.trace.end(ticket.choices, final, now())
+            ticket.trace = None
         if self._tickets.get(ticket.id) is ticket:
             del self._tickets[ticket.id]
         self.room.set()

@@ -54,7 +54,7 @@ async def gateway(here: Pipeline, **changes: Any) -> AsyncGenerator[Served]:
     config, stop, ready = GatewayConfig(**(values | changes)), asyncio.Event(), asyncio.Event()
     with open_socket(config.host, 0) as opened:
         link = MemoryTransport(here.broker)
-        service = GatewayService(link, opened, config, announce=lambda _: ready.set())
+        service = GatewayService(link, opened, config, announce=lambda _: ready.set(), tracer=here.tracer)
         running = asyncio.create_task(service.run(stop))
         await asyncio.wait({running, asyncio.create_task(ready.wait())}, return_when=asyncio.FIRST_COMPLETED)
         served = Served(here, link, f"http://127.0.0.1:{opened.getsockname()[1]}")
