@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,12 @@ async def pipeline(
     profile: str,
     *decoder_options: str,
     delay: Delay | None = None,
+    beside: Callable[[Processes, str], Awaitable[None]] | None = None,
 ) -> AsyncGenerator[tuple[NatsTransport, Subjects]]:
     """One worker per stage, each with one thread on a core of its own, a decoder and a broker; yields a connection.
 
     With a delay every worker and the decoder reach the broker through slow links; the connection yielded does not.
+    `beside` starts what else is wanted, given the broker's address.
     """
     manifest = load_manifest(shards)
     with tempfile.TemporaryDirectory() as home:
@@ -67,5 +69,7 @@ async def pipeline(
             children.append(await processes.start("decoder", decoder))
             for child in children:
                 await child.wait_for_line("ready")
+            if beside:
+                await beside(processes, direct)
             async with connect(direct, name="bench") as transport:
                 yield transport, Subjects("default", manifest.slug)
