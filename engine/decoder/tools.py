@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, Literal
 
 from engine.contract.prompt import PromptRequest
@@ -26,6 +27,7 @@ To call one, write its name and its arguments as JSON between these tags, and no
 The result then comes between <tool_response> and </tool_response>. Call a function only where it helps."""
 
 
+@cache
 def dialect_of(template: str) -> Dialect:
     """How a chat template writes calls.
 

@@ -104,6 +104,7 @@ class Calls:
     def __init__(self, limit: int, patience: float) -> None:
         self._limit, self._patience = limit, patience
         self.open: set[Call] = set()
+        self.asked_again = 0  # times, of those that have ended
         self._lost: dict[str, float] = {}  # model: since when it does not serve (time.monotonic())
 
     def add(self, call: Call) -> None:
@@ -115,6 +116,7 @@ class Calls:
     def remove(self, call: Call) -> None:
         """It has ended."""
         self.open.discard(call)
+        self.asked_again += call.asked_again
 
     def check(self, model: str, outage: str, place: Place, now: float) -> None:
         """End the calls that nobody will answer any more, have those asked again that others would.

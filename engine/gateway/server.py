@@ -87,7 +87,9 @@ class GatewayService:
 
     async def samples(self) -> list[Sample]:
         """Its figures for Prometheus."""
-        return samples(self._counting, self._config.deployment, len(self._calls.open), self._live.pages)
+        return samples(
+            self._counting, self._config.deployment, len(self._calls.open), self._live.pages, self._calls.asked_again
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`."""
