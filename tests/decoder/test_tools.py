@@ -93,7 +93,7 @@ def test_a_template_says_how_its_model_calls(template: str, dialect: Dialect) ->
         (
             {"tools": [strict(WEATHER), TIME]},
             ["", "a < b <tool", tagged(W), f"Look:\n{tagged(W, T)}", f"{tagged(T)}\nthen {tagged(W)} so"],
-            [tagged(WRONG), f"a {tagged(WRONG)}", "a <tool_call>b", tagged(W.replace("weather", "wether"))],
+            [tagged(WRONG), f"a {tagged(WRONG)}", "a <tool_call>b", tagged(W.replace("weather", "weathers"))],
         ),
         ({"parallel_tool_calls": False}, ["hi", f"hi {tagged(WRONG)} there"], [tagged(W, T)]),
     ],
