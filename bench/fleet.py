@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,13 @@ async def pipeline(
     *decoder_options: str,
     delay: Delay | None = None,
     kv: str = "",
+    beside: Callable[[Processes, str], Awaitable[None]] | None = None,
 ) -> AsyncGenerator[tuple[NatsTransport, Subjects]]:
     """One worker per stage, each with one thread on a core (its own as far as there are), a decoder, a broker; yields a
     connection.
 
     With a delay every worker and the decoder reach the broker through slow links; the connection yielded does not.
+    `beside` starts what else is wanted, given the broker's address.
     """
     manifest = load_manifest(shards)
     with tempfile.TemporaryDirectory() as home:
@@ -72,5 +74,7 @@ async def pipeline(
             children.append(await processes.start("decoder", decoder))
             for child in children:
                 await child.wait_for_line("ready")
+            if beside:
+                await beside(processes, direct)
             async with connect(direct, name="bench") as transport:
                 yield transport, Subjects("default", manifest.slug)

@@ -28,6 +28,10 @@ Cores = Annotated[str, typer.Option(help="Stay on these cores, e.g. 0,1 or 0-3."
 Metrics = Annotated[
     str, typer.Option(help="Serve Prometheus metrics at this PORT, or HOST:PORT for other machines; off without.")
 ]
+Traces = Annotated[
+    str,
+    typer.Option(envvar="OTEL_EXPORTER_OTLP_ENDPOINT", help="Send OpenTelemetry spans to this collector (OTLP, HTTP)."),
+]
 
 
 class LogForm(StrEnum):

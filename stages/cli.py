@@ -14,6 +14,7 @@ from engine.contract.control import MAIN_PIPELINE
 from engine.contract.errors import BrokerError
 from engine.contract.manifest import Manifest, load_manifest
 from engine.contract.quality import quality_lines
+from engine.contract.traces import Tracer
 from engine.distribution.models import Source, split_folder
 from engine.distribution.pieces import Need
 from engine.monitoring.process import show_stage
@@ -32,8 +33,10 @@ from engine.options import (
     Pull,
     PullModel,
     Threads,
+    Traces,
 )
 from engine.service import announce, configure_logging, run_process, serve
+from engine.traces import tracing
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
 from stages.config import StageConfig, parse_cores, parse_kv_memory
@@ -117,6 +120,7 @@ def run(
     grace: Annotated[float, typer.Option(min=0, help="Seconds to hand over and finish after SIGTERM.")] = 10.0,
     log: Log = LogForm.text,
     metrics: Metrics = "",
+    traces: Traces = "",
     probe: Annotated[
         bool, typer.Option("--probe", help="Serve nothing: measure this machine, print JSON for shard-export plan.")
     ] = False,
@@ -151,12 +155,13 @@ def run(
     async def start() -> None:
         configure_logging(json=log is LogForm.json)
         config = config_of(shards=await split_folder(shards, source, Need(stages=(index,))))
-        await (probe_stage(config, name=name) if probe else serve_stage(config, metrics=metrics))
+        with tracing(traces, f"stage-{index}") as tracer:
+            await (probe_stage(config, name=name) if probe else serve_stage(config, metrics=metrics, tracer=tracer))
 
     run_process(start)
 
 
-async def serve_stage(config: StageConfig, *, metrics: str = "") -> None:
+async def serve_stage(config: StageConfig, *, metrics: str = "", tracer: Tracer | None = None) -> None:
     """Check the shard, connect, load, serve."""
     if config.cores:
         pin_to(config.cores)
@@ -176,6 +181,7 @@ async def serve_stage(config: StageConfig, *, metrics: str = "") -> None:
             announce=announce,
             terms=Terms(standby=config.standby, grace=config.grace),
         )
+        worker.tracer = tracer
         watch = [GiveWay(worker, config.giving_way, Sensors().look)] if config.giving_way else []
         shown = show_stage(transport, subjects, worker.heartbeat, metrics, announce)
         await serve(worker, *watch, *shown, grace=config.grace)

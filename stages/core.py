@@ -16,6 +16,7 @@ from engine.contract.errors import DeviceError, ErrorCode, FrameError, StepError
 from engine.contract.ids import Epoch, StepNumber
 from engine.contract.messages import Frame, Step, StepFailed, StepResult
 from engine.contract.side import RowSide
+from engine.contract.traces import Tracer, traces_of
 from engine.transport.subjects import Subjects
 from engine.wire.frame import decode, encode
 from stages.gate import Gate, Route
@@ -42,10 +43,16 @@ class StageCore:
     """One shard behind its gate. Not thread-safe: every call from one thread, in arrival order."""
 
     def __init__(
-        self, identity: Identity, runner: Runner, subjects: Subjects, check: Callable[[], None] = lambda: None
+        self,
+        identity: Identity,
+        runner: Runner,
+        subjects: Subjects,
+        check: Callable[[], None] = lambda: None,
+        tracer: Tracer | None = None,
     ) -> None:
         """`check` raises DeviceError when the device does not compute."""
         self._identity, self._runner, self._subjects, self._check = identity, runner, subjects, check
+        self._tracer = tracer
         self._suspect = False  # the device failed on a step; the step may be to blame
         self._gate = Gate(identity.incarnation, last=identity.last)
         self._sampler: Sampler | None = None  # made when the head's width is known
@@ -117,9 +124,15 @@ class StageCore:
         except DeviceError as error:
             self._suspect = True
             return self._refuse(frame, StepError(ErrorCode.DEVICE_FAILED, str(error)), reply)
-        return Outgoing(
-            subject=subject, data=encode(result), reply=onward, computed=True, seconds=time.monotonic() - began
-        )
+        data = encode(result)
+        if self._tracer and frame.extra:
+            self._trace(self._tracer, frame, began)
+        return Outgoing(subject=subject, data=data, reply=onward, computed=True, seconds=time.monotonic() - began)
+
+    def _trace(self, tracer: Tracer, step: Step, began: float) -> None:
+        ended, tokens = time.monotonic(), step.rows.tokens
+        for context in traces_of(step.extra):
+            tracer.start(f"stage {self._identity.stage}", context, began, **{"shardline.tokens": tokens}).end(ended)
 
     def _compute(self, step: Step, route: Route, sides: Sequence[bytes]) -> tuple[str, Frame, str]:
         try:

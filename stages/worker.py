@@ -27,6 +27,7 @@ from engine.contract.control import (
 )
 from engine.contract.errors import BrokerError, DeviceError, ErrorCode, FrameError
 from engine.contract.ids import Epoch
+from engine.contract.traces import Tracer
 from engine.transport.base import Inbox, Incoming, Transport
 from engine.transport.subjects import Subjects
 from stages.core import StageCore
@@ -61,6 +62,7 @@ class StageWorker:
     ) -> None:
         self._transport, self._subjects, self._identity = transport, subjects, identity
         self._load_shard, self._announce, self._listen, self._heartbeat = load, announce, listen, heartbeat
+        self.tracer: Tracer | None = None  # where spans of its steps go; set before it runs
         self._load = Load(time.monotonic())
         self._state: WorkerState = "loading"
         self._changed = asyncio.Event()
@@ -114,7 +116,7 @@ class StageWorker:
         return loading.result() if await _done_before(stop, listening) else None
 
     async def _serve(self, loaded: Loaded, thread: Executor, stop: asyncio.Event) -> None:
-        core = StageCore(self._identity, loaded.runner, self._subjects, loaded.check)
+        core = StageCore(self._identity, loaded.runner, self._subjects, loaded.check, self.tracer)
         pump = Pump(self._transport, core, thread, self._load)
         place = (self._identity.stage, self._identity.incarnation)
         async with (

@@ -5,7 +5,15 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-BASIC = {"engine.contract", "engine.wire", "engine.transport", "engine.monitoring", "engine.options", "engine.service"}
+BASIC = {
+    "engine.contract",
+    "engine.wire",
+    "engine.transport",
+    "engine.monitoring",
+    "engine.options",
+    "engine.service",
+    "engine.traces",
+}
 LAYERS: dict[str, set[str]] = {  # package -> packages of ours it may import
     "engine.contract": set(),
     "engine.kv": set(),  # what blocks hold, for the decoder and for draft models
@@ -13,6 +21,8 @@ LAYERS: dict[str, set[str]] = {  # package -> packages of ours it may import
     "engine.transport": {"engine.contract", "engine.wire"},
     "engine.options": {"engine.contract", "engine.transport"},
     "engine.service": {"engine.contract"},
+    "engine.traces": {"engine.contract", "engine.monitoring.tracing"},
+    "engine.monitoring.tracing": set(),
     "engine.client": {"engine.contract", "engine.transport"},
     "engine.local.lock": {"engine.contract"},
     "engine.local.folders": set(),
@@ -65,6 +75,7 @@ LIBRARIES: dict[str, set[str]] = {  # library -> where it may be imported
     "llguidance": {"engine.decoder"},
     "prometheus_client": {"engine.monitoring"},
     "fastapi": {"engine.gateway"},
+    "opentelemetry": {"engine.monitoring.tracing"},
     "starlette": {"engine.gateway"},
     "uvicorn": {"engine.gateway"},
     "torch": {"export_tools"},

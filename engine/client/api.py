@@ -51,6 +51,11 @@ class PromptFields(TypedDict, total=False):
     logprobs: bool
     top_logprobs: int
     response_format: Mapping[str, Any]
+    tools: Sequence[Mapping[str, Any]]  # engine.contract.tool_calls.read_all finds the calls in a text
+    tool_choice: str | Mapping[str, Any]
+    parallel_tool_calls: bool
+    traceparent: str  # W3C trace context
+    told: Sequence[Mapping[str, Any]]  # of an answer that goes on: see engine.contract.told
     draft: DraftSource
     draft_tokens: int
     priority: int

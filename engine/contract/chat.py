@@ -1,12 +1,14 @@
-"""The messages of a chat as OpenAI spells them: each a role and a text, whose parts may be listed."""
+"""The messages of a chat as OpenAI spells them: a role and a text, whose parts may be listed, or calls of tools."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from engine.contract.errors import ErrorCode, PromptError
+from engine.contract.tools import read_calls
 
-Messages = tuple[Mapping[str, str], ...]
+Messages = tuple[Mapping[str, Any], ...]
 _FIELDS: Final = ("role", "content")
+_EXTRA: Final = {"assistant": ("tool_calls",), "tool": ("tool_call_id", "name")}  # by role
 
 
 def read_messages(name: str, value: Any) -> Messages:
@@ -17,18 +19,41 @@ def read_messages(name: str, value: Any) -> Messages:
     return tuple(_message(f"{name}[{at}]", message) for at, message in enumerate(messages))
 
 
-def _message(name: str, message: Any) -> Mapping[str, str]:
+def _message(name: str, message: Any) -> Mapping[str, Any]:
     if not isinstance(message, dict):
         raise _wrong(f"{name!r} must be an object with 'role' and 'content'")
     fields: dict[str, Any] = message  # type: ignore[reportUnknownVariableType]
+    if fields.get("tool_calls"):
+        fields = {"content": None, **fields}
     for field in _FIELDS:
         if field not in fields:
             raise _wrong(f"{name!r} has no {field!r}")
-    if unknown := sorted(set(fields) - set(_FIELDS)):
-        raise _wrong(f"{name!r} has {unknown[0]!r}, which is not supported; known are 'role' and 'content'")
-    if not isinstance(fields["role"], str) or not fields["role"]:
+    role = _role(name, fields["role"])
+    extra = _EXTRA.get(role, ())
+    if unknown := sorted(set(fields) - {*_FIELDS, *extra}):
+        raise _wrong(f"{name!r} has {unknown[0]!r}, which is not supported; known are {_listed(*_FIELDS, *extra)}")
+    message = {"role": role, "content": _content(f"{name}.content", fields["content"])}
+    return message | {
+        field: _extra(f"{name}.{field}", fields[field]) for field in extra if fields.get(field) is not None
+    }
+
+
+def _role(name: str, role: Any) -> str:
+    if not isinstance(role, str) or not role:
         raise _wrong(f"'{name}.role' must be a text that is not empty")
-    return {"role": fields["role"], "content": _content(f"{name}.content", fields["content"])}
+    return role
+
+
+def _extra(name: str, value: Any) -> Any:
+    if name.endswith(".tool_calls"):
+        return read_calls(name, value)
+    if not isinstance(value, str):
+        raise _wrong(f"{name!r} must be a text")
+    return value
+
+
+def _listed(*names: str) -> str:
+    return f"{', '.join(map(repr, names[:-1]))} and {names[-1]!r}"
 
 
 def _content(name: str, content: Any) -> str:

@@ -15,6 +15,9 @@ from engine.contract.logprobs import TokenLogprob
 from engine.contract.reading import read
 from engine.contract.response_format import ResponseFormat, read_response_format
 from engine.contract.sampling import SAMPLING_READERS, sampling_from
+from engine.contract.told import Told, read_told
+from engine.contract.tools import AUTO, Tool, ToolChoice, check_choice, read_tool_choice, read_tools
+from engine.contract.traces import read_traceparent
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 DraftSource = Literal["auto", "model", "lookup", "none"]
@@ -42,6 +45,11 @@ class PromptRequest:
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])  # fields of engine.contract.sampling, checked
     n: int = 1  # answers
     response_format: ResponseFormat | None = None  # None: any text
+    tools: tuple[Tool, ...] = ()  # that the answer may call; only with messages
+    tool_choice: ToolChoice = AUTO
+    parallel_tool_calls: bool = True  # more than one call in an answer
+    told: tuple[Told, ...] = ()  # of the answer before, by a decoder that was lost: what comes goes on behind it
+    traceparent: str = ""  # the trace that it is part of
     priority: int = 0  # higher first
     deadline_ms: int | None = None  # from arrival: by then the answer must have begun
 
@@ -92,7 +100,21 @@ def prompt_from_fields(fields: Mapping[str, Any]) -> PromptRequest:
         raise PromptError(ErrorCode.INVALID_PROMPT, "exactly one of 'prompt' and 'messages' is needed")
     if values.get("response_format") is not None and values.get("ignore_eos"):
         raise PromptError(ErrorCode.INVALID_PROMPT, "'ignore_eos' cannot go with 'response_format'")
-    return PromptRequest(**values)
+    _check_tools(request := PromptRequest(**values))
+    return request
+
+
+def _check_tools(request: PromptRequest) -> None:
+    check_choice(request.tools, request.tool_choice)
+    if not request.tools or request.tool_choice.kind == "none":
+        return
+    for name, there in {
+        "prompt": request.prompt is not None,
+        "response_format": request.response_format is not None,
+        "ignore_eos": request.ignore_eos,
+    }.items():
+        if there:
+            raise PromptError(ErrorCode.INVALID_PROMPT, f"{name!r} cannot go with 'tools'", field=name)
 
 
 def _wrong(name: str, expected: str) -> PromptError:
@@ -169,6 +191,11 @@ _READERS: Final[dict[str, Any]] = {
     "draft_tokens": _draft_tokens,
     "n": _choices,
     "response_format": read_response_format,
+    "tools": read_tools,
+    "tool_choice": read_tool_choice,
+    "parallel_tool_calls": _flag,
+    "told": read_told,
+    "traceparent": read_traceparent,
     "priority": _priority,
     "deadline_ms": _positive,
 }

@@ -15,6 +15,7 @@ from engine.decoder.constraint import Constraint, ConstraintCompiler
 from engine.decoder.sequence import Sequence, choice_id
 from engine.decoder.speculation import DraftState
 from engine.decoder.tokenizer import Tokenizer
+from engine.decoder.tools import Dialect, Messages, call_format, dialect_of, tell
 
 CONTEXT_OF_TEXT: Final = 8  # last tokens of the prompt that an answer's first text may depend on
 
@@ -32,9 +33,16 @@ class Admission:
 
     def choices(self, request: PromptRequest, request_id: RequestId, arrived: float) -> list[Sequence]:
         """Tokenize and check: one sequence per answer. Raises PromptError. Slow: not for the event loop."""
+        self._check_told(request)
         tokens = self._tokenize(request)
         sampling = self._sampling(request, request_id)
         return [self._sequence(request, request_id, arrived, list(tokens), sampling, i) for i in range(request.n)]
+
+    def _check_told(self, request: PromptRequest) -> None:
+        for one in request.told:
+            if one.index not in range(request.n) or not all(0 <= token < self.manifest.vocabulary for token in one.ids):
+                message = "'told' names a choice or a token that is not there"
+                raise PromptError(ErrorCode.INVALID_PROMPT, message, field="told")
 
     def _sampling(self, request: PromptRequest, request_id: RequestId) -> Sampling:
         sampling = sampling_from(request.sampling, seed_of(request_id))
@@ -92,13 +100,13 @@ class Admission:
         return sequence
 
     def _constraint(self, request: PromptRequest) -> Constraint | None:
-        if request.response_format is None:
+        wanted = request.response_format or call_format(request, self._dialect)
+        if wanted is None:
             return None
         if self.compiler is None:
-            raise PromptError(
-                ErrorCode.INVALID_PROMPT, "'response_format' is not served by this decoder", field="response_format"
-            )
-        return self.compiler.constraint(request.response_format)
+            name = "tool_choice" if request.response_format is None else "response_format"
+            raise PromptError(ErrorCode.INVALID_PROMPT, f"{name!r} is not served by this decoder", field=name)
+        return self.compiler.constraint(wanted)
 
     def _drafts(self, request: PromptRequest) -> DraftState:
         """What was asked for where it is there, else the next best; `draft_tokens` 0 means none."""
@@ -115,13 +123,24 @@ class Admission:
             tokens = self.tokenizer.encode(request.prompt or "", special=True)
         else:
             try:
-                text = self.tokenizer.chat(request.messages)
+                text = self._chat(request, request.messages)
             except ValueError as error:
                 raise PromptError(ErrorCode.INVALID_PROMPT, str(error), field="messages") from error
             tokens = self.tokenizer.encode(text, special=False)
         if not tokens:
             raise PromptError(ErrorCode.INVALID_PROMPT, "the prompt has no tokens")
         return tokens
+
+    @property
+    def _dialect(self) -> Dialect:
+        return dialect_of(self.tokenizer.chat_template)
+
+    def _chat(self, request: PromptRequest, messages: Messages) -> str:
+        """The prompt of a chat. Raises ValueError."""
+        tools = () if request.tool_choice.kind == "none" else request.tools
+        if self._dialect == "told":
+            return self.tokenizer.chat(tell(messages, tools))
+        return self.tokenizer.chat(messages, [tool.as_fields() for tool in tools])
 
 
 def now() -> float:

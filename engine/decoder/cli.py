@@ -11,6 +11,7 @@ import typer
 
 from engine.contract.control import MAIN_PIPELINE
 from engine.contract.manifest import Manifest, check_files, load_manifest
+from engine.contract.traces import Tracer
 from engine.decoder.admission import Admission
 from engine.decoder.config import DecoderConfig
 from engine.decoder.constraint import ConstraintCompiler
@@ -32,8 +33,10 @@ from engine.options import (
     Pipeline,
     Pull,
     PullModel,
+    Traces,
 )
 from engine.service import announce, configure_logging, run_process, serve
+from engine.traces import tracing
 from engine.transport.base import Transport
 from engine.transport.nats import connect
 from engine.transport.subjects import Subjects
@@ -71,6 +74,7 @@ def run(
     grace: Annotated[float, typer.Option(min=0, help="Seconds to finish answers after SIGTERM.")] = 30.0,
     log: Log = LogForm.text,
     metrics: Metrics = "",
+    traces: Traces = "",
 ) -> None:
     """Serve one pipeline: take prompts, keep steps in flight, send answers. SIGTERM drains."""
     source = Source(nats=nats, deployment=deployment, model=model, limit_rate=limit_rate) if pull else None
@@ -94,7 +98,9 @@ def run(
     async def start() -> None:
         configure_logging(json=log is LogForm.json)
         folder = await split_folder(shards, source, Need(tokenizer=True))
-        await serve_decoder(config_of(shards=folder, draft=await draft_folder(draft, source)), metrics=metrics)
+        config = config_of(shards=folder, draft=await draft_folder(draft, source))
+        with tracing(traces, "decoder") as tracer:
+            await serve_decoder(config, metrics=metrics, tracer=tracer)
 
     run_process(start)
 
@@ -106,7 +112,7 @@ async def draft_folder(draft: str, source: Source | None) -> str:
     return str(await split_folder(None, replace(source, model=draft), Need(stages=(0,))))
 
 
-async def serve_decoder(config: DecoderConfig, *, metrics: str = "") -> None:
+async def serve_decoder(config: DecoderConfig, *, metrics: str = "", tracer: Tracer | None = None) -> None:
     """Load the tokenizer and the draft, connect, serve. Raises ManifestError, DeviceError."""
     manifest = load_manifest(config.shards)
     await asyncio.to_thread(check_files, config.shards, manifest.tokenizer_files)
@@ -133,6 +139,7 @@ async def serve_decoder(config: DecoderConfig, *, metrics: str = "") -> None:
                 config,
                 announce=announce,
                 drafter=drafter_of(config.draft, propose, thread, transport, subjects),
+                tracer=tracer,
             )
             shown = show_decoder(transport, subjects, service.heartbeat, metrics, announce)
             await serve(service, *shown, grace=config.grace)

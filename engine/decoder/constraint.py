@@ -16,6 +16,7 @@ from llguidance.numpy import fill_next_token_bitmask
 
 from engine.contract.errors import ErrorCode, PromptError
 from engine.contract.response_format import Choice, JsonObject, JsonSchema, Regex, ResponseFormat
+from engine.decoder.tools import CallFormat, call_grammar
 
 WORD_BITS: Final = 32
 CACHED_GRAMMARS: Final = 64
@@ -23,6 +24,7 @@ WHITE_SPACE: Final = r" |\n[ \t]{0,32}"
 _LIMITS: Final = LLParserLimits(verbose_errors=False)  # messages go to clients: without the state of the parser
 _QUIET: Final = 0
 Masks = npt.NDArray[np.uint32]
+Wanted = ResponseFormat | CallFormat
 
 
 class SpelledTokenizer(Protocol):
@@ -112,12 +114,18 @@ class ConstraintCompiler:
         self._spelled = self._spell()
         self._compiled = lru_cache(CACHED_GRAMMARS)(self._compile)
 
-    def constraint(self, wanted: ResponseFormat) -> Constraint:
+    def constraint(self, wanted: Wanted) -> Constraint:
         """At the beginning of an answer of that format.
 
         Raises PromptError: a schema or an expression that cannot be used, a tokenizer whose tokens have no texts.
         """
-        return Constraint(self._compiled(wanted).deep_copy(), self._vocabulary, frozenset(self._eos_ids))
+        try:
+            matcher = self._compiled(wanted)
+        except ValueError as error:
+            field = "tools" if isinstance(wanted, CallFormat) else "response_format"
+            message = f"{field!r} cannot be kept to: {error}"
+            raise PromptError(ErrorCode.INVALID_PROMPT, message, field=field) from error
+        return Constraint(matcher.deep_copy(), self._vocabulary, frozenset(self._eos_ids))
 
     def _spell(self) -> LLTokenizer | None:
         pieces = self._tokenizer.text_bytes()
@@ -131,15 +139,13 @@ class ConstraintCompiler:
         spelling.greedily = library.greedy_tokenize
         return library
 
-    def _compile(self, wanted: ResponseFormat) -> LLMatcher:
+    def _compile(self, wanted: Wanted) -> LLMatcher:
+        """Raises ValueError: what cannot be kept to, and what is nested too deeply."""
         if self._spelled is None:
-            raise _refused("this model's tokenizer does not say which text a token stands for, or how an answer ends")
-        try:
-            matcher = LLMatcher(self._spelled, grammar_of(wanted), log_level=_QUIET, limits=_LIMITS)
-        except ValueError as error:  # nested too deeply
-            raise _refused(str(error)) from error
+            raise ValueError("this model's tokenizer does not say which text a token stands for, or how an answer ends")
+        matcher = LLMatcher(self._spelled, grammar_of(wanted), log_level=_QUIET, limits=_LIMITS)
         if matcher.is_error():
-            raise _refused(_reason(matcher.get_error()))
+            raise ValueError(_reason(matcher.get_error()))
         return matcher
 
 
@@ -171,7 +177,7 @@ def words_for(vocabulary: int) -> int:
     return -(-vocabulary // WORD_BITS)
 
 
-def grammar_of(wanted: ResponseFormat) -> str:
+def grammar_of(wanted: Wanted) -> str:
     """In llguidance's terms. Raises ValueError for a schema nested too deeply."""
     match wanted:
         case JsonObject():
@@ -182,6 +188,8 @@ def grammar_of(wanted: ResponseFormat) -> str:
             return LLMatcher.grammar_from_regex(regex)
         case Choice(choices):
             return LLMatcher.grammar_from_regex("|".join(_literally(text) for text in choices))
+        case CallFormat():
+            return call_grammar(wanted, WHITE_SPACE)
         case _:
             assert_never(wanted)
 
@@ -208,9 +216,3 @@ def _reason(message: str) -> str:
     """The part of a message that says what is wrong; a regex's is drawn over many lines."""
     found = re.search(r"^error: (.*)$", message, re.MULTILINE)
     return found[1] if found else message.splitlines()[0][:200]
-
-
-def _refused(reason: str) -> PromptError:
-    return PromptError(
-        ErrorCode.INVALID_PROMPT, f"'response_format' cannot be kept to: {reason}", field="response_format"
-    )

@@ -8,6 +8,7 @@ from contextlib import suppress
 from engine.contract.errors import ErrorCode, PromptError
 from engine.contract.ids import RequestId
 from engine.contract.prompt import Event, FinalEvent, PromptRequest, encode_event
+from engine.contract.traces import Tracer
 from engine.decoder.admission import Admission, now
 from engine.decoder.core import DecoderCore, Progress
 from engine.decoder.intake import Intake, twin
@@ -17,6 +18,7 @@ from engine.decoder.outbox import Lane, Outbox
 from engine.decoder.resume import resume
 from engine.decoder.sequence import Sequence
 from engine.decoder.ticket import Ticket
+from engine.decoder.traced import RequestTrace
 from engine.decoder.waiting import next_deadline, overdue
 from engine.transport.base import Job
 from engine.transport.subjects import Subjects
@@ -37,8 +39,9 @@ class Desk:
         outbox: Outbox,
         *,
         places: int,
+        tracer: Tracer | None = None,
     ) -> None:
-        self._core, self._admission, self._subjects = core, admission, subjects
+        self._core, self._admission, self._subjects, self._tracer = core, admission, subjects, tracer
         self._intake, self._outbox, self._places = intake, outbox, places
         outbox.overtaken = self.overtaken
         self._tickets: dict[RequestId, Ticket] = {}
@@ -76,6 +79,8 @@ class Desk:
             self._intake.jobs[ticket.job.sequence] = ticket.job
         if self.places() <= 0:
             self.room.clear()
+        if self._tracer:
+            ticket.trace = RequestTrace(self._tracer, ticket.id, request.traceparent, ticket.arrived)
         try:
             choices = await asyncio.to_thread(self._choices, ticket, request)
             for sequence in choices:
@@ -84,6 +89,8 @@ class Desk:
             self.refuse(ticket, error)
             return
         ticket.choices = choices
+        for sequence in choices:
+            sequence.trace = ticket.trace.context if ticket.trace else ""
         self._begin(ticket)
 
     def _begin(self, ticket: Ticket) -> None:
@@ -106,7 +113,7 @@ class Desk:
             raise PromptError(ErrorCode.INTERNAL, "its decoder was lost, and the beginning of its answer is not kept")
         choices = self._admission.choices(request, ticket.id, ticket.arrived)
         try:
-            resume(choices, ticket.told.tokens)
+            resume(choices, [*request.told, *ticket.told.tokens])
         except (ValueError, IndexError) as error:
             raise PromptError(ErrorCode.INTERNAL, f"its answer cannot be continued here: {error}") from error
         return choices
@@ -183,7 +190,7 @@ class Desk:
                 ended[ticket.id] = ticket
         for ticket in ended.values():
             if reason := failed.get(ticket.id):
-                text = f"'response_format' became too complex to be kept to: {reason}"
+                text = f"what the answer must look like became too complex to be kept to: {reason}"
                 self.refuse(ticket, PromptError(ErrorCode.FORMAT_TOO_COMPLEX, text))
             else:
                 self._finish(ticket, ticket.final(now()))
@@ -239,9 +246,12 @@ class Desk:
         self._send(ticket, final)
         if ticket.job:
             self._unsettled.put_nowait((ticket, error))
-        self._close(ticket)
+        self._close(ticket, final)
 
-    def _close(self, ticket: Ticket) -> None:
+    def _close(self, ticket: Ticket, final: FinalEvent | None = None) -> None:
+        if ticket.trace:
+            ticket.trace.end(ticket.choices, final, now())
+            ticket.trace = None
         if self._tickets.get(ticket.id) is ticket:
             del self._tickets[ticket.id]
         self.room.set()

@@ -7,7 +7,7 @@ import platform
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from typing import Final
+from typing import Any, Final
 
 from engine.contract.control import StageHeartbeat
 from engine.contract.copies import with_copies
@@ -16,12 +16,14 @@ from engine.contract.ids import Incarnation, StepNumber
 from engine.contract.manifest import Manifest
 from engine.contract.messages import Step, StepFailed, StepResult, StepSide
 from engine.contract.side import RowSide
+from engine.contract.traces import with_traces
 from engine.decoder.batching import StepLimits
 from engine.decoder.config import DecoderConfig
 from engine.decoder.core import Capacity, DecoderCore, PlannedStep, Progress
 from engine.decoder.fleet import Concern, smallest_pool
 from engine.decoder.pace import Pace
 from engine.decoder.pipeline import Route
+from engine.decoder.traced import StepTraces
 from engine.transport.base import Inbox, Incoming, Transport
 from engine.transport.subjects import Subjects
 from engine.wire.frame import FRAME_MARGIN, PRELUDE, decode, encode
@@ -108,10 +110,18 @@ class EpochRunner:
         self._pace = Pace(floor=step_timeout, first=FIRST_STEPS * step_timeout)
         self._sent: dict[StepNumber, tuple[float, int, float]] = {}  # when, tokens, deadline
         self._reconnects = transport.link.reconnects
+        self.traces: StepTraces | None = None
         self.ignored = 0  # late, repeated or foreign messages
 
     async def run(self, done: Inbox, work: asyncio.Event, on_result: Callable[[list[Progress]], None]) -> None:
         """Serve this epoch. `work` is set when a message or a request arrives. Raises EpochLostError, BrokerError."""
+        try:
+            await self._run(done, work, on_result)
+        finally:
+            if self.traces:
+                self.traces.lost()
+
+    async def _run(self, done: Inbox, work: asyncio.Event, on_result: Callable[[list[Progress]], None]) -> None:
         while True:
             work.clear()
             self._check_link()
@@ -159,13 +169,18 @@ class EpochRunner:
             rows=planned.rows,
             value=planned.tokens,
             sides=len(planned.sides),
-            extra=with_copies(planned.copies),
+            extra=with_copies(planned.copies) | self._traced(planned.number),
         )
         for rows in planned.sides:
             await self._transport.publish(self._side_subject, encode(self._side(planned, rows)), reply=self._done)
         tokens, sent = len(planned.tokens), time.monotonic()
         self._sent[planned.number] = (sent, tokens, sent + self._pace.patience(tokens))
         await self._transport.publish(self._subject, encode(step), reply=self._done)
+
+    def _traced(self, number: StepNumber) -> dict[str, Any]:
+        if self.traces is None:
+            return {}
+        return with_traces(self.traces.sent(number, self._core.flights[number].plans, time.monotonic()))
 
     def _side(self, planned: PlannedStep, rows: tuple[RowSide, ...]) -> StepSide:
         last = Incarnation(self._route.last.incarnation)
@@ -219,6 +234,8 @@ class EpochRunner:
         now = time.monotonic()
         sent, tokens, _ = self._sent.pop(frame.number)
         self._pace.observe(tokens, now - sent)
+        if self.traces:
+            self.traces.returned(frame.number, now)
         try:
             return self._core.result(frame.number, frame.tokens, now, frame.logprobs)
         except ValueError as error:

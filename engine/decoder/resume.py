@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 
 from engine.contract.prompt import TokenEvent
+from engine.contract.told import Told
 from engine.decoder.sequence import Sequence
 
 
-def resume(choices: list[Sequence], events: Iterable[TokenEvent]) -> None:
+def resume(choices: list[Sequence], events: Iterable[TokenEvent | Told]) -> None:
     """Take the tokens that these events told as accepted, as if this decoder had sampled them.
 
     Token by token they give the text that was shown, so the next event begins where the last one ended. Raises

@@ -75,6 +75,7 @@ class Sequence:
     choice: int = 0  # of its request
     sampling: Sampling = GREEDY
     constraint: Grammar | None = None
+    trace: str = ""  # context of its request's span
     priority: int = 0
     deadline: float | None = None  # same clock: when its answer must have begun
     drafts: DraftState = field(default_factory=lambda: DraftState(()))

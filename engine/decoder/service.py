@@ -10,6 +10,7 @@ from uuid import uuid4
 from engine.contract.control import HEARTBEAT_SECONDS, DecoderHeartbeat, to_json
 from engine.contract.errors import BrokerError, LeaseLostError
 from engine.contract.ids import RequestId
+from engine.contract.traces import Tracer
 from engine.decoder.admission import Admission, now
 from engine.decoder.config import DecoderConfig
 from engine.decoder.core import DecoderCore, Progress
@@ -22,6 +23,7 @@ from engine.decoder.ledger import open_requests
 from engine.decoder.numerics import numerics_of
 from engine.decoder.outbox import Outbox
 from engine.decoder.pipeline import Pipeline, Route
+from engine.decoder.traced import StepTraces
 from engine.monitoring.window import Rate
 from engine.transport.base import EventLog, Inbox, Transport, WorkQueue
 from engine.transport.durable import open_events, open_queue
@@ -43,6 +45,7 @@ class DecoderService:
         announce: Callable[[str], None],
         drafter: Drafter | None = None,
         heartbeat: float = HEARTBEAT_SECONDS,
+        tracer: Tracer | None = None,
     ) -> None:
         self._transport, self._subjects, self._config = transport, subjects, config
         self._manifest, self._announce, self._heartbeat_seconds = admission.manifest, announce, heartbeat
@@ -51,7 +54,8 @@ class DecoderService:
         self._intake = Intake(transport, subjects, max_deliveries=config.max_deliveries)
         self._outbox = Outbox(transport)
         places = config.max_running + config.max_waiting
-        self._desk = Desk(self._core, admission, subjects, self._intake, self._outbox, places=places)
+        self._desk = Desk(self._core, admission, subjects, self._intake, self._outbox, places=places, tracer=tracer)
+        self._tracer = tracer
         self._drafting = Drafting(self._core, drafter, self._desk.work)
         self._epochs = self._epoch = self._steps = 0
         self._rate = Rate()
@@ -153,6 +157,7 @@ class DecoderService:
                 draft=self._drafting.start,
                 concern=lambda: pipeline.concern,
             )
+            runner.traces = StepTraces(self._tracer) if self._tracer else None
             try:
                 await runner.run(done, self._desk.work, self._on_result)
             except EpochLeftError as left:

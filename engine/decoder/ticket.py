@@ -11,6 +11,7 @@ from engine.decoder.answer import Delta
 from engine.decoder.numerics import Numerics, Stretches
 from engine.decoder.outbox import Lane
 from engine.decoder.sequence import Sequence
+from engine.decoder.traced import RequestTrace
 from engine.transport.base import Job
 
 
@@ -32,6 +33,7 @@ class Ticket:
     reply: str = ""  # a request/reply prompt: events go there too
     lane: Lane | None = None  # a durable prompt: its events go into the log
     told: History = field(default_factory=lambda: History("fresh"))  # by another decoder
+    trace: RequestTrace | None = None
     cancelled: bool = False
     choices: list[Sequence] = field(default_factory=list[Sequence])  # once it is accepted
     _seq: int = 0

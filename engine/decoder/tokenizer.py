@@ -42,7 +42,12 @@ class Tokenizer(Protocol):
         """Text without special tokens."""
         ...
 
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+    @property
+    def chat_template(self) -> str:
+        """Jinja; "" where there is none."""
+        ...
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """Messages through the model's chat template, ready for the answer. Raises ValueError."""
         ...
 
@@ -120,6 +125,12 @@ class HuggingFaceTokenizer:
             self._tokenizer.chat_template = chat_template
         self.pieces = cache(lambda: _shown_by(self))
 
+    @property
+    def chat_template(self) -> str:
+        """See Tokenizer."""
+        template = self._tokenizer.chat_template
+        return template if isinstance(template, str) else ""
+
     def encode(self, text: str, *, special: bool) -> list[int]:
         """See Tokenizer."""
         return self._tokenizer.encode(text, add_special_tokens=special)
@@ -128,13 +139,16 @@ class HuggingFaceTokenizer:
         """See Tokenizer."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """See Tokenizer."""
         if not self._tokenizer.chat_template:
             raise ValueError("this model has no chat template: send 'prompt' instead of 'messages'")
         try:
             return self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+                [dict(message) for message in messages],
+                tools=[dict(tool) for tool in tools] or None,
+                tokenize=False,
+                add_generation_prompt=True,
             )
         except Exception as error:  # templates raise what they like
             raise ValueError(f"the chat template refuses these messages: {error}") from error
@@ -180,7 +194,7 @@ class OpenVinoTokenizer:
         self._tokenizer = GenAITokenizer(str(folder))
         if chat_template:
             self._tokenizer.set_chat_template(chat_template)
-        self._template = chat_template
+        self.chat_template = chat_template
         self._pieces = self._byte_pieces()
         self.pieces = cache(lambda: _shown_by(self))
 
@@ -192,13 +206,15 @@ class OpenVinoTokenizer:
         """See Tokenizer."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=True) if ids else ""
 
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """See Tokenizer."""
-        if not self._template:
+        if not self.chat_template:
             raise ValueError("this model has no chat template: send 'prompt' instead of 'messages'")
         try:
             return self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages], add_generation_prompt=True
+                [dict(message) for message in messages],
+                add_generation_prompt=True,
+                tools=[dict(tool) for tool in tools] or None,
             )
         except RuntimeError as error:
             raise ValueError(f"the chat template refuses these messages: {str(error).splitlines()[-1]}") from error

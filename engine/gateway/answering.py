@@ -12,8 +12,10 @@ from starlette.types import Receive, Scope, Send
 from engine.client.api import Shardline
 from engine.contract.errors import BrokerError, ErrorCode, PromptError
 from engine.contract.prompt import Event, FinalEvent, TokenEvent
+from engine.gateway.asking import answered
 from engine.gateway.calls import Call
 from engine.gateway.errors import ApiError, from_prompt_error, unavailable
+from engine.gateway.models import Models
 from engine.gateway.replies import Reply
 from engine.gateway.request import Asked
 
@@ -42,9 +44,18 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> 
 class Answering(Response):
     """An answer under way. Errors before the first event have a status of their own, later ones an event."""
 
-    def __init__(self, pipeline: Shardline, call: Call, asked: Asked, reply: Reply, release: ExitStack) -> None:
+    def __init__(
+        self,
+        pipeline: Shardline,
+        call: Call,
+        asked: Asked,
+        reply: Reply,
+        models: Models,
+        release: ExitStack,
+    ) -> None:
+        """`release`: what it holds, given back at its end."""
         super().__init__()
-        self._release = release  # what it holds, given back at its end
+        self._models, self._release = models, release
         self._pipeline, self._call, self._asked, self._reply = pipeline, call, asked, reply
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,7 +82,7 @@ class Answering(Response):
                         await _more(send, *map(frame, self._reply.opening(self._asked.request.n)))
                         begun = True
                     if isinstance(event, TokenEvent):
-                        await _more(send, frame(self._reply.delta(event)))
+                        await _more(send, *map(frame, self._reply.delta(event)))
                         continue
                     sums = [self._reply.usage(event)] if self._asked.include_usage else []
                     await _more(send, *map(frame, [*self._reply.closing(event), *sums]), b"data: [DONE]\n\n")
@@ -87,7 +98,7 @@ class Answering(Response):
         """Events of the answer; everything foreseeable that goes wrong is an ApiError."""
         fields: dict[str, Any] = {**self._asked.fields, "id": self._call.id}
         try:
-            async with aclosing(self._pipeline.stream(**fields)) as events:
+            async with aclosing(answered(self._pipeline, self._models, self._call, fields)) as events:
                 async for event in events:
                     if isinstance(event, FinalEvent) and event.finish_reason == "cancelled":
                         raise ApiError(503, "the request was cancelled", code="cancelled")

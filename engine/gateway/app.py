@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from engine.client.api import Shardline
+from engine.contract.traces import Tracer, context_or_none
 from engine.gateway.answering import EVENTS, Answering
 from engine.gateway.calls import Call, Calls
 from engine.gateway.errors import ApiError
@@ -38,9 +39,17 @@ class Gateway:
     """What the routes share."""
 
     def __init__(
-        self, transport: Transport, models: Models, calls: Calls, keys: Keys, live: Live, *, max_body: int
+        self,
+        transport: Transport,
+        models: Models,
+        calls: Calls,
+        keys: Keys,
+        live: Live,
+        *,
+        max_body: int,
+        tracer: Tracer | None = None,
     ) -> None:
-        self._transport, self._max_body = transport, max_body
+        self._transport, self._max_body, self._tracer = transport, max_body, tracer
         self.models, self._calls, self._keys, self.live = models, calls, keys, live
         self._started = int(time.time())
 
@@ -50,31 +59,36 @@ class Gateway:
 
     async def chat(self, request: Request) -> Response:
         """/v1/chat/completions."""
-        return await self._answer(request, read_chat, ChatReply, endpoint="chat", prefix="chatcmpl")
+        return await self._answer(request, read_chat, ChatReply.to, endpoint="chat", prefix="chatcmpl")
 
     async def complete(self, request: Request) -> Response:
         """/v1/completions."""
-        return await self._answer(request, read_completion, CompletionReply, endpoint="completions", prefix="cmpl")
+        return await self._answer(request, read_completion, CompletionReply.to, endpoint="completions", prefix="cmpl")
 
     async def _answer(
         self,
         request: Request,
         read: Callable[[Body], Asked],
-        reply_with: Callable[[Head, bool], Reply],
+        reply_with: Callable[[Head, Asked], Reply],
         *,
         endpoint: str,
         prefix: str,
     ) -> Response:
-        key = self.key(request)
+        began, key = time.monotonic(), self.key(request)
         asked = read(read_body(await self._body(request)))
         call = Call(asked.model, endpoint, key.name)
-        reply = reply_with(Head(f"{prefix}-{call.id}", asked.model, asked.include_usage), asked.logprobs)
+        reply = reply_with(Head(f"{prefix}-{call.id}", asked.model, asked.include_usage), asked)
         pipeline = Shardline.over(self._transport, self.models.find(asked.model))
         with ExitStack() as held:
             held.enter_context(key.use())
             self._calls.add(call)
             held.callback(self._calls.remove, call)
-            return Answering(pipeline, call, asked, reply, held.pop_all())
+            if self._tracer:
+                parent = context_or_none(request.headers.get("traceparent", ""))
+                span = self._tracer.start(f"POST {request.url.path}", parent, began)
+                asked.fields["traceparent"] = span.context
+                held.callback(span.end)
+            return Answering(pipeline, call, asked, reply, self.models, held.pop_all())
 
     async def _body(self, request: Request) -> bytes:
         """All of it, bounded. JSON by name only: what a foreign page can send without asking is not."""

@@ -9,8 +9,9 @@ from engine.contract.errors import UsageError
 from engine.gateway.config import GatewayConfig
 from engine.gateway.server import GatewayService, is_local, open_socket
 from engine.monitoring.endpoint import MetricsEndpoint
-from engine.options import DEFAULT_NATS, App, Deployment, Log, LogForm, Metrics, Models, Nats
+from engine.options import DEFAULT_NATS, App, Deployment, Log, LogForm, Metrics, Models, Nats, Traces
 from engine.service import announce, configure_logging, run_process, serve
+from engine.traces import tracing
 from engine.transport.nats import connect
 
 app = App(rich_markup_mode=None)
@@ -31,6 +32,7 @@ def run(
     grace: Annotated[float, typer.Option(min=1, help="Seconds to finish answers after SIGTERM.")] = 30.0,
     log: Log = LogForm.text,
     metrics: Metrics = "",
+    traces: Traces = "",
 ) -> None:
     """Serve OpenAI's API and a live page for everything that runs in a deployment. SIGTERM drains."""
     config = GatewayConfig(
@@ -46,17 +48,17 @@ def run(
         grace=grace,
         json_logs=log is LogForm.json,
     )
-    run_process(lambda: serve_gateway(config, open_to_all=no_keys, metrics=metrics))
+    run_process(lambda: serve_gateway(config, open_to_all=no_keys, metrics=metrics, traces=traces))
 
 
-async def serve_gateway(config: GatewayConfig, *, open_to_all: bool, metrics: str = "") -> None:
+async def serve_gateway(config: GatewayConfig, *, open_to_all: bool, metrics: str = "", traces: str = "") -> None:
     """Listen, connect, serve. Raises UsageError, BrokerError."""
     configure_logging(json=config.json_logs)
     if not (config.api_keys or open_to_all or is_local(config.host)):
         raise UsageError(f"others can reach {config.host}: give --api-keys FILE, or --no-keys if everybody may ask")
-    with open_socket(config.host, config.port) as opened:
+    with open_socket(config.host, config.port) as opened, tracing(traces, "gateway") as tracer:
         async with connect(config.nats, name="gateway") as transport:
-            service = GatewayService(transport, opened, config, announce=announce)
+            service = GatewayService(transport, opened, config, announce=announce, tracer=tracer)
             endpoint = [MetricsEndpoint(metrics, service.samples, announce=announce)] if metrics else []
             await serve(service, *endpoint, grace=config.grace + 1.0)
 

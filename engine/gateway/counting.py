@@ -15,6 +15,10 @@ REQUESTS: Final = Metric("shardline_gateway_requests_total", "HTTP requests answ
 OPEN: Final = Metric("shardline_gateway_requests_open", "Requests being answered.", "gauge")
 PAGES: Final = Metric("shardline_gateway_pages_open", "Live pages that look.", "gauge")
 
+AGAIN: Final = Metric(
+    "shardline_gateway_requests_asked_again_total", "Times that an answer was gone on with elsewhere.", "counter"
+)
+
 
 class Counting:
     """Counts what passes through an application."""
@@ -43,11 +47,16 @@ class Counting:
             self.answered[path if path in ROUTES else "other", status] += 1
 
 
-def samples(counting: Counting, deployment: str, open_requests: int, pages: int) -> list[Sample]:
+def samples(counting: Counting, deployment: str, open_requests: int, pages: int, asked_again: int = 0) -> list[Sample]:
     """The figures of this moment."""
     labels = {"deployment": deployment, "process": f"{platform.node()}:{getpid()}"}
     answered = [
         Sample(REQUESTS, labels | {"route": route, "status": status}, float(count))
         for (route, status), count in sorted(counting.answered.items())
     ]
-    return [*answered, Sample(OPEN, labels, float(open_requests)), Sample(PAGES, labels, float(pages))]
+    return [
+        *answered,
+        Sample(OPEN, labels, float(open_requests)),
+        Sample(PAGES, labels, float(pages)),
+        Sample(AGAIN, labels, float(asked_again)),
+    ]

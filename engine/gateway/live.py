@@ -47,7 +47,7 @@ class Live:
         depths = await self._models.depths()
         now = time.monotonic()
         for name, after in depths.items():
-            self._calls.check(name, outage(after), after.decoder.decoder if after.decoder else "", now)
+            self._calls.check(name, outage(after), self._models.place(name), now)
             if before := self._before.get(name):
                 self._faults += [{"at": time.time(), "model": name, "text": text} for text in faults(before, after)]
         self._before = depths

@@ -5,8 +5,10 @@ from typing import Any, Final, cast
 
 from engine.gateway.errors import invalid
 
-ROLES: Final = ("system", "developer", "user", "assistant")
+ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _KNOWN: Final = {"role", "content"}
+_EXTRA: Final[dict[Any, set[str]]] = {"assistant": {"tool_calls"}, "tool": {"tool_call_id", "name"}}  # by role
+UNKNOWN: Final = "unknown_parameter"
 Fields = Mapping[str, Any]
 
 
@@ -21,16 +23,17 @@ def _message(where: str, value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise invalid(where, f"{where!r} must be an object")
     fields = {name: part for name, part in cast("Fields", value).items() if part is not None and part != []}
-    if unknown := sorted(set(fields) - _KNOWN):
-        name = f"{where}.{unknown[0]}"
-        raise invalid(
-            name, f"{name!r} is not supported; a message has {', '.join(sorted(_KNOWN))}", "unknown_parameter"
-        )
     role = fields.get("role")
     if role not in ROLES:
         raise invalid(f"{where}.role", f"'{where}.role' must be one of {', '.join(ROLES)}")
+    known = _KNOWN | _EXTRA.get(role, set())
+    if unknown := sorted(set(fields) - known):
+        name = f"{where}.{unknown[0]}"
+        raise invalid(name, f"{name!r} is not supported; this message has {', '.join(sorted(known))}", UNKNOWN)
+    extra = {name: part for name, part in fields.items() if name not in _KNOWN}  # checked with the prompt
+    content = "" if "tool_calls" in extra and "content" not in fields else fields.get("content")
     role = "system" if role == "developer" else role
-    return {"role": role, "content": _content(f"{where}.content", fields.get("content"))}
+    return {"role": role, "content": _content(f"{where}.content", content), **extra}
 
 
 def _content(where: str, value: object) -> str:

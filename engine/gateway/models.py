@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Final
 
 from engine.contract.control import HEARTBEAT_SECONDS
+from engine.gateway.calls import Call, Place
 from engine.gateway.errors import ApiError, unavailable
 from engine.monitoring.depth import Depths
 from engine.monitoring.health import outage
@@ -43,6 +44,23 @@ class Models:
     def outage(self, model: str) -> str:
         """Why a model is not served right now, "" when it is."""
         return outage(self._watch.heard(model))
+
+    def place(self, model: str) -> Place:
+        """Where requests to a model go now."""
+        _, decoders = self._watch.processes(model)
+        newest = sorted((one for one in decoders if one.state == "serving"), key=lambda one: one.epoch)
+        return Place(
+            serving={one.pipeline: one.decoder for one in newest},
+            heard=frozenset(one.decoder for one in decoders),
+            reconnects=self._transport.link.reconnects,
+        )
+
+    async def served(self, call: Call) -> None:
+        """Return once a call may be asked again, with its new place. It is ended from outside when that takes long."""
+        while not self._transport.connected or self.outage(call.model):
+            self._watch.news.clear()
+            await self._watch.news.wait()
+        call.place = self.place(call.model)
 
     async def depths(self) -> dict[str, Depths]:
         """What waits where, by model."""

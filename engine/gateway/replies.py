@@ -1,12 +1,14 @@
 """Answers in OpenAI's shapes: whole, and as the chunks of a stream. No I/O."""
 
 import time
-from collections import defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from engine.contract.logprobs import TokenLogprob, TopLogprob
 from engine.contract.prompt import Choice, FinalEvent, TokenEvent, Usage
+from engine.contract.tool_calls import CallReader, Part, ToolCall, read_all
+from engine.gateway.request import Asked
 
 Json = dict[str, Any]
 
@@ -18,8 +20,8 @@ class Reply(Protocol):
         """Chunks before the first text."""
         ...
 
-    def delta(self, event: TokenEvent) -> Json:
-        """The chunk of a token event."""
+    def delta(self, event: TokenEvent) -> list[Json]:
+        """The chunks of a token event: often one."""
         ...
 
     def closing(self, final: FinalEvent) -> list[Json]:
@@ -63,21 +65,37 @@ class ChatReply:
 
     head: Head
     logprobs: bool
+    tools: frozenset[str] = frozenset()  # names of those that may be called
+    _readers: dict[int, CallReader] = field(default_factory=dict[int, CallReader])  # by choice, while streaming
+    _calls: Counter[int] = field(default_factory=Counter[int])  # streamed so far, by choice
+
+    @classmethod
+    def to(cls, head: Head, asked: Asked) -> Self:
+        """The one to what was asked."""
+        return cls(head, asked.logprobs, asked.tools)
 
     def opening(self, choices: int) -> list[Json]:
         """See Reply."""
         return [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(choices)]
 
-    def delta(self, event: TokenEvent) -> Json:
+    def delta(self, event: TokenEvent) -> list[Json]:
         """See Reply."""
-        return self._chunk(event.index, {"content": event.text}, self._logprobs(event.logprobs))
+        logprobs = self._logprobs(event.logprobs)
+        if not self.tools:
+            return [self._chunk(event.index, {"content": event.text}, logprobs)]
+        parts = self._reader(event.index).feed(event.text)
+        chunks = [self._part(event.index, part) for part in parts]
+        return chunks if logprobs is None else [self._chunk(event.index, {"content": ""}, logprobs), *chunks]
 
     def closing(self, final: FinalEvent) -> list[Json]:
         """See Reply."""
-        ended = enumerate(choices_of(final))
-        return [
-            {**self._chunk(index, {}, finish=choice.finish_reason), **computed_by(final)} for index, choice in ended
-        ]
+        chunks: list[Json] = []
+        for index, choice in enumerate(choices_of(final)):
+            rest = self._reader(index).close() if self.tools else []
+            chunks += [self._part(index, part) for part in rest]
+            end = self._chunk(index, {}, finish=_reason(choice.finish_reason, calls=self._calls[index]))
+            chunks.append({**end, **computed_by(final)})
+        return chunks
 
     def usage(self, final: FinalEvent) -> Json:
         """See Reply."""
@@ -90,12 +108,32 @@ class ChatReply:
         return {**self.head.chunk("chat.completion", choices), **computed_by(final), "usage": usage_of(final.usage)}
 
     def _whole(self, index: int, choice: Choice) -> Json:
+        text, calls = read_all(choice.text, self.tools) if self.tools else (choice.text, [])
+        message: Json = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
+        if calls:
+            message["tool_calls"] = [self._call(index, at, call) for at, call in enumerate(calls)]
         return {
             "index": index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": message,
             "logprobs": self._logprobs(choice.logprobs),
-            "finish_reason": choice.finish_reason,
+            "finish_reason": _reason(choice.finish_reason, calls=len(calls)),
         }
+
+    def _reader(self, index: int) -> CallReader:
+        return self._readers.setdefault(index, CallReader(self.tools))
+
+    def _part(self, index: int, part: Part) -> Json:
+        if isinstance(part, str):
+            return self._chunk(index, {"content": part})
+        at = self._calls[index]
+        self._calls[index] += 1
+        return self._chunk(index, {"tool_calls": [{"index": at, **self._call(index, at, part)}]})
+
+    def _call(self, index: int, at: int, call: ToolCall) -> Json:
+        """The id is the same streamed and whole, and no other call's."""
+        function = {"name": call.name, "arguments": call.arguments}
+        request = self.head.id.rpartition("-")[2]
+        return {"id": f"call_{request}_{index}_{at}", "type": "function", "function": function}
 
     def _chunk(self, index: int, delta: Json, logprobs: Json | None = None, finish: str | None = None) -> Json:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
@@ -114,17 +152,22 @@ class CompletionReply:
 
     head: Head
     logprobs: bool
-    _offsets: defaultdict[int, int] = field(default_factory=lambda: defaultdict[int, int](int))  # characters, by choice
+    _offsets: Counter[int] = field(default_factory=Counter[int])  # characters, by choice
+
+    @classmethod
+    def to(cls, head: Head, asked: Asked) -> Self:
+        """The one to what was asked."""
+        return cls(head, asked.logprobs)
 
     def opening(self, choices: int) -> list[Json]:
         """See Reply."""
         return []
 
-    def delta(self, event: TokenEvent) -> Json:
+    def delta(self, event: TokenEvent) -> list[Json]:
         """See Reply."""
         logprobs = self._logprobs(event.logprobs, self._offsets[event.index])
         self._offsets[event.index] += sum(len(_text(one)) for one in event.logprobs)
-        return self._object([self._choice(event.index, event.text, logprobs)])
+        return [self._object([self._choice(event.index, event.text, logprobs)])]
 
     def closing(self, final: FinalEvent) -> list[Json]:
         """See Reply."""
@@ -166,6 +209,10 @@ class CompletionReply:
             "top_logprobs": [{_key(top): top.logprob for top in one.top} for one in found],
             "text_offset": offsets,
         }
+
+
+def _reason(reason: str, *, calls: int) -> str:
+    return "tool_calls" if calls and reason == "stop" else reason
 
 
 def choices_of(final: FinalEvent) -> tuple[Choice, ...]:

@@ -18,6 +18,7 @@ PASSED: Final = (  # the prompt contract has them under the same names and check
     *("presence_penalty", "frequency_penalty", "repetition_penalty"),
     *("response_format", "max_tokens", "ignore_eos", "draft", "draft_tokens", "priority", "deadline_ms"),
 )
+TOOLS: Final = ("tools", "tool_choice", "parallel_tool_calls")  # passed too
 NEUTRAL: Final[Mapping[str, Callable[[Any], bool]]] = {  # values that change nothing about an answer
     "user": lambda value: isinstance(value, str),
     "safety_identifier": lambda value: isinstance(value, str),
@@ -33,10 +34,10 @@ NEUTRAL: Final[Mapping[str, Callable[[Any], bool]]] = {  # values that change no
 UNSUPPORTED: Final = frozenset(  # OpenAI has them, we do not
     (
         *("audio", "prediction", "reasoning_effort", "verbosity", "web_search_options", "moderation"),
-        *("functions", "function_call", "tools", "tool_choice", "parallel_tool_calls", "prompt_cache_retention"),
+        *("functions", "function_call", "prompt_cache_retention"),
     )
 )
-CHAT_ONLY: Final = frozenset(["messages", "top_logprobs", "max_completion_tokens", "modalities"])
+CHAT_ONLY: Final = frozenset(["messages", "top_logprobs", "max_completion_tokens", "modalities", *TOOLS])
 COMPLETION_ONLY: Final = frozenset(["prompt", "best_of", "echo", "suffix"])
 COMMON: Final = frozenset([*PASSED, "model", "stop", "stream", "stream_options", "logprobs"])
 
@@ -57,6 +58,11 @@ class Asked:
         """Whether they are wanted."""
         return bool(self.request.sampling.get("logprobs"))
 
+    @property
+    def tools(self) -> frozenset[str]:
+        """Names of those that the answer may call."""
+        return frozenset(() if self.request.tool_choice.kind == "none" else (one.name for one in self.request.tools))
+
 
 def read_body(data: bytes) -> Body:
     """The JSON object; nulls are left out, as if they were not there. Raises ApiError."""
@@ -73,7 +79,7 @@ def read_body(data: bytes) -> Body:
 def read_chat(body: Body) -> Asked:
     """A body for /v1/chat/completions. Raises ApiError naming the field."""
     _only_known(body, COMMON | CHAT_ONLY)
-    fields = {name: body[name] for name in (*PASSED, "logprobs", "top_logprobs") if name in body}
+    fields = {name: body[name] for name in (*PASSED, *TOOLS, "logprobs", "top_logprobs") if name in body}
     fields["messages"] = read_messages(body.get("messages"))
     names: dict[str, str] = {}
     if "max_completion_tokens" in body:

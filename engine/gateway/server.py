@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from engine.contract.errors import UsageError
+from engine.contract.traces import Tracer
 from engine.gateway.app import Gateway, make_app
 from engine.gateway.calls import Calls
 from engine.gateway.config import GatewayConfig
@@ -55,14 +56,22 @@ class GatewayService:
     """Serves HTTP until told to stop; open answers are finished then."""
 
     def __init__(
-        self, transport: Transport, opened: socket.socket, config: GatewayConfig, *, announce: Callable[[str], None]
+        self,
+        transport: Transport,
+        opened: socket.socket,
+        config: GatewayConfig,
+        *,
+        announce: Callable[[str], None],
+        tracer: Tracer | None = None,
     ) -> None:
         self._opened, self._config, self._announce = opened, config, announce
         keys = Keys(config.api_keys)
         self._models = Models(transport, config.deployment, config.models)
         self._calls = calls = Calls(config.max_open, config.patience)
         self._live = Live(self._models, calls, lambda: transport.connected)
-        self._gateway = Gateway(transport, self._models, calls, keys, self._live, max_body=config.max_body)
+        self._gateway = Gateway(
+            transport, self._models, calls, keys, self._live, max_body=config.max_body, tracer=tracer
+        )
         self._counting = Counting(make_app(self._gateway))
         self._server = _Server(
             uvicorn.Config(
@@ -78,7 +87,9 @@ class GatewayService:
 
     async def samples(self) -> list[Sample]:
         """Its figures for Prometheus."""
-        return samples(self._counting, self._config.deployment, len(self._calls.open), self._live.pages)
+        return samples(
+            self._counting, self._config.deployment, len(self._calls.open), self._live.pages, self._calls.asked_again
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`."""

@@ -199,4 +199,8 @@ def connection_samples(*, connected: bool) -> list[Sample]:
 
 
 def _labels(deployment: str, heartbeat: StageHeartbeat | DecoderHeartbeat) -> dict[str, str]:
-    return {"pipeline": f"{deployment}/{heartbeat.model}", "process": f"{heartbeat.host}:{heartbeat.pid}"}
+    return {
+        "pipeline": f"{deployment}/{heartbeat.model}",
+        "pipeline_name": heartbeat.pipeline,
+        "process": f"{heartbeat.host}:{heartbeat.pid}",
+    }

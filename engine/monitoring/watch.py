@@ -5,6 +5,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
+from engine.contract.control import DecoderHeartbeat, StageHeartbeat
 from engine.contract.errors import UsageError
 from engine.monitoring.depth import Collector, Depths
 from engine.monitoring.metrics import Sample, decoder_samples, pipeline_samples, stage_samples
@@ -36,6 +37,10 @@ class Watch:
     def heard(self, model: str) -> Depths:
         """What the heartbeats of a model tell now. Raises KeyError."""
         return self._known[model][1].heard(time.monotonic())
+
+    def processes(self, model: str) -> tuple[list[StageHeartbeat], list[DecoderHeartbeat]]:
+        """Everybody of a model who was heard lately. Raises KeyError."""
+        return self._known[model][1].processes(time.monotonic())
 
     async def depths(self) -> dict[str, Depths]:
         """What waits where, by model."""

@@ -27,6 +27,17 @@ class BrokerUrl(str):
         return made
 
 
+def shown(url: str) -> str:
+    """An address for messages: without the password, or whatever else is before the host."""
+    return ",".join(_without_user(part) for part in url.split(","))
+
+
+def _without_user(part: str) -> str:
+    user, at, host = part.rpartition("@")
+    scheme, found, _ = user.partition("://")
+    return f"{scheme + found if found else ''}***@{host}" if at else part
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """The key of a role."""

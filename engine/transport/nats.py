@@ -14,6 +14,7 @@ from nats.errors import TimeoutError as NatsTimeoutError
 from engine.contract.errors import BrokerError, NoResponderError
 from engine.contract.facts import Broker
 from engine.contract.figures import Link
+from engine.transport.address import shown
 from engine.transport.base import EventLog, FileStore, Incoming, Lease, QueueUse, WorkQueue
 from engine.transport.inbox import QueueInbox
 from engine.transport.nats_client import WATCH_SECONDS, Echo, Lifeline, RepairedClient, Watchdog, whole
@@ -195,8 +196,10 @@ async def connect(
     the task that entered is interrupted and the context raises BrokerError; also when it refuses one of our subjects.
     Raises BrokerError: nobody there in time, or the broker refuses us. UsageError: `url` is not an address.
     """
-    client = RepairedClient()
-    lifeline = Lifeline(lambda: BrokerError(f"the broker at {url} ended the connection for good: {client.last_error}"))
+    client, where = RepairedClient(), shown(url)
+    lifeline = Lifeline(
+        lambda: BrokerError(f"the broker at {where} ended the connection for good: {client.last_error}")
+    )
     client.refusals.fatal = lifeline.cut
     await open_client(client, url, name=name, wait=wait, closed=lifeline.cut)
     try:
@@ -205,7 +208,7 @@ async def connect(
         watchdog = asyncio.create_task(Watchdog(client, echo, watch).run())
         try:
             async with lifeline:
-                yield NatsTransport(client, echo, url)
+                yield NatsTransport(client, echo, where)
         finally:
             watchdog.cancel()
             await asyncio.wait({watchdog})

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from nats.errors import Error as NatsError
 
 from engine.contract.errors import BrokerError, UsageError
-from engine.transport.address import connect_options
+from engine.transport.address import connect_options, shown
 from engine.transport.nats_client import RepairedClient, reconnect_pause
 from engine.transport.nats_trouble import Trouble, who
 
@@ -39,16 +39,16 @@ async def open_client(
         done, _ = await asyncio.wait({attempt, refused}, timeout=PATIENCE_SECONDS if wait is None else wait,
                                      return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
         if not done and wait is None:
-            log.info("waiting for the broker at %s", url)
+            log.info("waiting for the broker at %s", shown(url))
             done, _ = await asyncio.wait({attempt, refused}, return_when=asyncio.FIRST_COMPLETED)
         if not done:
-            raise BrokerError(f"no broker at {url}: start nats-server, or name another one with --nats")
+            raise BrokerError(f"no broker at {shown(url)}: start nats-server, or name another one with --nats")
         if refused.done():
             raise BrokerError(refused.result())
         attempt.result()
         client.online.set()
     except (NatsError, OSError, ValueError) as error:
-        raise BrokerError(f"cannot use the broker at {url}: {error}") from error
+        raise BrokerError(f"cannot use the broker at {shown(url)}: {error}") from error
     finally:
         refused.cancel()
         if not client.online.is_set():
@@ -65,7 +65,7 @@ def _check_url(url: str) -> None:
         except ValueError:
             good = False
         if not good:
-            raise UsageError(f"{url!r} is not the address of a broker; one looks like nats://127.0.0.1:4222")
+            raise UsageError(f"{shown(url)!r} is not the address of a broker; one looks like nats://127.0.0.1:4222")
 
 
 def _options(
@@ -81,11 +81,11 @@ def _options(
 
     async def on_disconnect() -> None:
         if not client.is_closed:
-            log.warning("lost the broker at %s, reconnecting", url)
+            log.warning("lost the broker at %s, reconnecting", shown(url))
 
     async def on_reconnect() -> None:
         trouble.over()
-        log.info("reconnected to the broker at %s", url)
+        log.info("reconnected to the broker at %s", shown(url))
 
     async def on_close() -> None:
         closed()

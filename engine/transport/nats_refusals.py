@@ -12,6 +12,7 @@ from engine.contract.errors import BrokerError
 Kind = Literal["publish", "subscription"]
 _VIOLATION: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"', re.IGNORECASE)
 _DOMAIN: Final = re.compile(r"^\$js\.[^.]+\.api\.")  # what a broker of another site makes of JetStream's interface
+_FILES: Final = re.compile(r"_files\b|\.files\b")
 _OURS: Final = ("shardline.", "$js.", "$kv.", "$o.")  # lower case, as the client library tells it
 log = logging.getLogger("shardline.transport")
 T = TypeVar("T")
@@ -58,9 +59,11 @@ class Refusals:
 
     def _error(self, kind: str, subject: str) -> RefusedError:
         action = "publish on" if kind == "publish" else "subscribe to"
+        files = "files of models are pushed with the key of export alone. " if _FILES.search(subject) else ""
         return RefusedError(
-            f"the broker does not let {self.who} {action} {subject}: is it the key of this role "
-            "(--credentials), of this deployment and model? 'shardline broker-config' writes permissions anew"
+            f"the broker does not let {self.who} {action} {subject}: is it the key of this role (--credentials)? "
+            f"{files}Were this deployment and model named to 'shardline broker-config' (--shards or --model; a draft's "
+            "slug too)? It writes permissions anew"
         )
 
     @contextmanager

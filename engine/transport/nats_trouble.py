@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from engine.contract.errors import BrokerError
+from engine.transport.address import shown
 from engine.transport.nats_client import NoTlsError
 
 REFUSALS: Final = ("authorization", "authentication")  # in the broker's own words, lower case
@@ -52,17 +53,17 @@ def who(url: str) -> str:
 
 def refusal(url: str, error: Exception) -> str:
     """What to tell somebody who will never be let in like this, or must not go in; "" for what may pass."""
-    ca = getattr(url, "tls_ca", None)
+    ca, where = getattr(url, "tls_ca", None), shown(url)
     if isinstance(error, NoTlsError):
-        return f"the broker at {url} offers no TLS although --tls-ca is given: nothing was sent to it"
+        return f"the broker at {where} offers no TLS although --tls-ca is given: nothing was sent to it"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate of the broker at {url} {_flaw(error, ca)}"
+        return f"the certificate of the broker at {where} {_flaw(error, ca)}"
     if isinstance(error, ssl.SSLError):
-        return f"no TLS with the broker at {url}: {error.reason or error}"
+        return f"no TLS with the broker at {where}: {error.reason or error}"
     if any(word in str(error).lower() for word in REFUSALS):
         credentials = getattr(url, "credentials", None)
         cure = f"it does not know the key {credentials}" if credentials else "it wants a key: give --credentials"
-        return f"the broker at {url} refuses us: {cure} ({str(error).removeprefix('nats: ')})"
+        return f"the broker at {where} refuses us: {cure} ({str(error).removeprefix('nats: ')})"
     return ""
 
 

@@ -40,7 +40,8 @@ def test_no_content_is_an_empty_text() -> None:
         ({"role": "user"}, "'content'"),
         ({"content": "a"}, "'role'"),
         ({"role": 1, "content": "a"}, "'messages[1].role'"),
-        ({"role": "assistant", "content": None, "tool_calls": []}, "'tool_calls'"),
+        ({"role": "assistant", "content": None, "tool_calls": []}, "'messages[1].tool_calls'"),
+        ({"role": "user", "content": "x", "tool_calls": [{}]}, "'tool_calls'"),
         ("a", "'messages[1]'"),
     ],
 )

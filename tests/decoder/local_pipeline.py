@@ -20,6 +20,7 @@ from engine.contract.copies import SlotCopy
 from engine.contract.errors import DeviceError
 from engine.contract.ids import Incarnation, StageIndex
 from engine.contract.messages import Rows
+from engine.contract.traces import Tracer
 from engine.decoder.admission import Admission
 from engine.decoder.config import DecoderConfig
 from engine.decoder.constraint import ConstraintCompiler
@@ -157,7 +158,9 @@ class ByteTokenizer:
     def text_bytes(self) -> list[bytes]:
         return self._pieces
 
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+    chat_template = "{{ tools }} <tool_call>"
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         return "".join(message["content"] for message in messages)
 
     def stream(self, before: Sequence[int] = ()) -> TextStream:
@@ -219,6 +222,7 @@ class Pipeline:
         self.drafter: Callable[[], Drafter | None] = lambda: None
         self.tokenizer = ByteTokenizer()
         self.compiler: ConstraintCompiler | None = None
+        self.tracer: Tracer | None = None
         self.manifest: dict[str, Any] = {}  # fields of it that decoders started from now on see changed
 
     def draft_with(self, drafter: Callable[[], Drafter | None], *sources: str) -> None:
@@ -284,6 +288,7 @@ class Pipeline:
             listen=0.0,
             heartbeat=self._heartbeat,
         )
+        worker.tracer = self.tracer
         self.services.append(worker)
         task = self.workers[index] = self._start(worker.run(stop or asyncio.Event()))
         await ready.wait()
@@ -302,6 +307,7 @@ class Pipeline:
             announce=lambda _: self.serving.set(),
             drafter=self.drafter(),
             heartbeat=self._heartbeat,
+            tracer=self.tracer,
         )
         self.decoders.append(service)
         return self._start(service.run(stop or asyncio.Event()))

@@ -172,3 +172,26 @@ def test_no_content_is_nothing_in_the_chat_template(strict: Admission) -> None:
     messages = prompt_from_fields({"messages": [*asked, {"role": "user", "content": "b"}]}).messages
     assert messages is not None
     assert strict.tokenizer.chat(messages) == "<user>a<assistant><user>b"
+
+
+CALLING = (
+    "{% for tool in tools %}{{ tool | tojson }};{% endfor %}{% for message in messages %}<{{ message.role }}>"
+    "{{ message.content }}{% for call in message.tool_calls %}{{ call.function.name }} "
+    "{{ call.function.arguments | tojson }}{% endfor %}{% endfor %}"
+)
+
+
+@pytest.mark.model
+def test_either_kind_gives_tools_and_calls_to_the_chat_template(shards: Shards) -> None:
+    function = {"name": "f", "description": 'Says "ü".', "parameters": {"type": "object", "properties": {"a": {}}}}
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": [1, 2.5, null, true, "é"]}'}}
+    messages = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "so", "tool_call_id": "c"},
+    ]
+    asked = prompt_from_fields({"messages": messages, "tools": [{"type": "function", "function": function}]})
+    for tokenizer in (HuggingFaceTokenizer(DRAFT, CALLING), OpenVinoTokenizer(shards(1) / "tokenizer", CALLING)):
+        text = tokenizer.chat(asked.messages or (), [tool.as_fields() for tool in asked.tools])
+        assert text.startswith('{"type": "function", "function": {"name": "f", "description": "Says \\"ü\\"."')
+        assert text.endswith(';<user>hi<assistant>f {"a": [1, 2.5, null, true, "é"]}<tool>so')

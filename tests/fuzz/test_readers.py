@@ -20,6 +20,7 @@ from engine.contract.prompt import parse_prompt, peek_id
 from engine.contract.sampling import Sampling
 from engine.contract.side import RowSide
 from engine.decoder.admission import Admission
+from engine.decoder.constraint import ConstraintCompiler
 from engine.gateway.errors import ApiError
 from engine.gateway.request import read_body, read_chat, read_completion
 from engine.transport.base import Incoming
@@ -57,6 +58,24 @@ PROMPT: dict[str, Any] = {
     "logprobs": True,
     "top_logprobs": 2,
 }
+FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "strict": True}}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CALLING: dict[str, Any] = {
+    "messages": [
+        {"role": "user", "content": "why"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c", "content": "so"},
+    ],
+    "tools": [FUNCTION],
+    "tool_choice": {"type": "function", "function": {"name": "f"}},
+    "parallel_tool_calls": True,
+}
+GOING_ON: dict[str, Any] = {
+    "prompt": "x",
+    "told": [{"index": 0, "ids": [1, 2], "logprobs": [{"id": 1, "logprob": -1.5}]}],
+    "traceparent": f"00-{'a' * 32}-{'b' * 16}-01",
+}
+PROMPTS = st.one_of(*(how(as_json(one)) for one in (PROMPT, CALLING, GOING_ON) for how in (changed, damaged)))
 FORMATS: list[dict[str, Any]] = [
     {"type": "regex", "regex": "[0-9]+"},
     {"type": "choice", "choices": ["yes", "no"]},
@@ -71,7 +90,12 @@ BODY: dict[str, Any] = {
     "metadata": {},
 }
 ANY_JSON = st.dictionaries(st.sampled_from([*BODY, *PROMPT, "prompt", "x"]), VALUES, max_size=4).map(as_json)
-ADMISSION = Admission(manifest(), ByteTokenizer(), 10)
+ADMISSION = Admission(
+    manifest(),
+    ByteTokenizer(),
+    10,
+    compiler=ConstraintCompiler(ByteTokenizer(), vocabulary=manifest().vocabulary, eos_ids=manifest().eos_ids),
+)
 
 
 @given(st.data())
@@ -152,7 +176,7 @@ def test_a_manifest_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory,
         load_manifest(folder)
 
 
-@given(changed(as_json(PROMPT)) | damaged(as_json(PROMPT)) | ANY_JSON | st.binary(max_size=50))
+@given(PROMPTS | ANY_JSON | st.binary(max_size=50))
 def test_a_prompt_is_admitted_or_refused(data: bytes) -> None:
     peek_id(data)
     with suppress(PromptError):
@@ -174,6 +198,8 @@ def test_the_body_of_a_request_is_read_or_refused(read: Callable[[Any], object],
 
 def test_what_these_tests_begin_with_is_right() -> None:
     assert parse_prompt(as_json(PROMPT)).n == 2
+    for found in (CALLING, GOING_ON):
+        assert ADMISSION.choices(parse_prompt(as_json(found)), RequestId("r"), 0.0)
     assert read_chat(read_body(as_json(BODY))).stream
     for found in FORMATS:
         parse_prompt(as_json({"prompt": "x", "response_format": found}))

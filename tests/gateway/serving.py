@@ -16,8 +16,8 @@ from tests.decoder.local_pipeline import Pipeline, pipeline
 class Served:
     """The parts of a test, and clients for it."""
 
-    def __init__(self, here: Pipeline, url: str) -> None:
-        self.here, self.url = here, url
+    def __init__(self, here: Pipeline, link: MemoryTransport, url: str) -> None:
+        self.here, self.link, self.url = here, link, url
         self.clients: list[AsyncOpenAI] = []
 
     def client(self, key: str = "none") -> AsyncOpenAI:
@@ -53,10 +53,11 @@ async def gateway(here: Pipeline, **changes: Any) -> AsyncGenerator[Served]:
     }
     config, stop, ready = GatewayConfig(**(values | changes)), asyncio.Event(), asyncio.Event()
     with open_socket(config.host, 0) as opened:
-        service = GatewayService(MemoryTransport(here.broker), opened, config, announce=lambda _: ready.set())
+        link = MemoryTransport(here.broker)
+        service = GatewayService(link, opened, config, announce=lambda _: ready.set(), tracer=here.tracer)
         running = asyncio.create_task(service.run(stop))
         await asyncio.wait({running, asyncio.create_task(ready.wait())}, return_when=asyncio.FIRST_COMPLETED)
-        served = Served(here, f"http://127.0.0.1:{opened.getsockname()[1]}")
+        served = Served(here, link, f"http://127.0.0.1:{opened.getsockname()[1]}")
         yield served
         for client in served.clients:
             await client.close()

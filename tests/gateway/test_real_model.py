@@ -7,7 +7,7 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.messages import AIMessageChunk, HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 from openai import APIError, AsyncOpenAI, OpenAI
 from pydantic import SecretStr
@@ -20,6 +20,16 @@ from tests.system.running import Running, running
 pytestmark = [pytest.mark.model, pytest.mark.broker]
 MODEL = "smollm2-135m-instruct"
 SEA: list[Any] = [{"role": "user", "content": "Tell me about the sea."}]
+CITY: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 12}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "weather", "description": "The weather in a city.", "parameters": CITY, "strict": True},
+}
 ASKED: dict[str, Any] = {"model": MODEL, "messages": SEA, "max_tokens": 24}
 
 
@@ -112,6 +122,33 @@ def test_langchain_talks_to_it(client: OpenAI, url: str) -> None:
     assert whole.response_metadata["finish_reason"] == "length"
     texts = [{"role": "system", "content": "You are brief."}, *SEA]
     assert whole.content == client.chat.completions.create(**{**ASKED, "messages": texts}).choices[0].message.content
+
+
+def test_a_model_that_must_call_a_tool_does(client: OpenAI) -> None:
+    """E16. Its template knows no tools: the system message tells it of them."""
+    asked: dict[str, Any] = {**ASKED, "max_tokens": 80, "tools": [WEATHER], "tool_choice": "required"}
+    asked["messages"] = [{"role": "user", "content": "What is the weather like in Paris?"}]
+    choice = client.chat.completions.create(**asked, parallel_tool_calls=False).choices[0]
+    assert choice.finish_reason == "tool_calls" and choice.message.tool_calls and not choice.message.content
+    call: Any = choice.message.tool_calls[0]
+    assert call.function.name == "weather" and isinstance(json.loads(call.function.arguments)["city"], str)
+    free = client.chat.completions.create(**{**asked, "tool_choice": "auto", "max_tokens": 30}).choices[0]
+    assert free.finish_reason in ("length", "stop", "tool_calls")
+
+
+def test_langchain_binds_tools_and_hands_back_results(url: str) -> None:
+    """E16."""
+    chat = ChatOpenAI(base_url=url, api_key=SecretStr("none"), model=MODEL, max_completion_tokens=60, temperature=0)
+    question = HumanMessage("What is the weather like in Paris?")
+    must = chat.bind_tools([WEATHER], tool_choice="weather")
+    answer: Any = must.invoke([question])
+    assert [call["name"] for call in answer.tool_calls] == ["weather"] and answer.tool_calls[0]["args"]["city"]
+    whole = AIMessageChunk("")
+    for chunk in must.stream([question]):
+        whole += chunk  # type: ignore[reportOperatorIssue]
+    assert [call["args"] for call in whole.tool_calls] == [call["args"] for call in answer.tool_calls]
+    result = ToolMessage("It rains.", tool_call_id=answer.tool_calls[0]["id"])
+    assert chat.bind_tools([WEATHER], tool_choice="none").invoke([question, answer, result]).content
 
 
 def test_ten_lines_of_python_stream_an_answer(here: Running, client: OpenAI) -> None:

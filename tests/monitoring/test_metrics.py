@@ -40,7 +40,7 @@ METRICS: tuple[Metric, ...] = (
     *(metric for rows in (STAGE, DECODER, PIPELINE, QUEUE) for metric, _ in rows),
     *(STAGE_INFO, CONNECTED, counting.REQUESTS, counting.OPEN, counting.PAGES),
 )
-LABELS = {"pipeline", "process", "stage", "state", "outcome", "code", "choice", "le"}
+LABELS = {"pipeline", "pipeline_name", "process", "stage", "state", "outcome", "code", "choice", "le"}
 Read = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 

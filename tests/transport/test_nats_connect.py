@@ -13,6 +13,7 @@ import pytest
 from engine.contract.errors import BrokerError, UsageError
 from engine.local.broker import embedded_broker, find_server
 from engine.local.processes import Processes
+from engine.transport.address import shown
 from engine.transport.nats import connect
 from tests.transport.proxy import proxy_to
 
@@ -47,6 +48,29 @@ def test_a_missing_broker_is_named_with_its_cure() -> None:
         url = f"nats://127.0.0.1:{free_port()}"
         with pytest.raises(BrokerError, match=f"no broker at {url}: start nats-server"):
             async with connect(url, name="test", wait=0.2):
+                pass
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("nats://h:4222", "nats://h:4222"),
+        ("nats://me:pa@ss/word@h:4222", "nats://***@h:4222"),
+        ("tls://token@h", "tls://***@h"),
+        ("me:secret@h", "***@h"),
+        ("nats://a:b@one,nats://two,c:d@three", "nats://***@one,nats://two,***@three"),
+    ],
+)
+def test_messages_name_a_broker_without_the_password(url: str, said: str) -> None:
+    assert shown(url) == said
+
+
+def test_a_missing_broker_is_named_without_the_password() -> None:
+    async def main() -> None:
+        with pytest.raises(BrokerError, match=r"no broker at nats://\*\*\*@127.0.0.1"):
+            async with connect(f"nats://me:secret@127.0.0.1:{free_port()}", name="test", wait=0.2):
                 pass
 
     run(main)
