@@ -15,6 +15,7 @@ class Told:
     index: int
     ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()  # of each id, or none
+    numerics: tuple[str, ...] = ()  # fingerprints of the chains that computed the answer so far, on one choice
 
     def as_fields(self) -> dict[str, Any]:
         """As a prompt's `told` lists it."""

@@ -89,6 +89,7 @@ class Desk:
             self.refuse(ticket, error)
             return
         ticket.choices = choices
+        ticket.go_on([word for one in request.told for word in one.numerics])
         for sequence in choices:
             sequence.trace = ticket.trace.context if ticket.trace else ""
         self._begin(ticket)

@@ -1,5 +1,6 @@
 """The client's side of one request: numbered events, and where its prompt came from."""
 
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 from engine.contract.errors import PromptError
@@ -43,6 +44,11 @@ class Ticket:
     def __post_init__(self) -> None:
         self._seq = self.told.next_seq
         self._stretches = Stretches([word for event in self.told.tokens for word in event.numerics])
+
+    def go_on(self, numerics: Items[str]) -> None:
+        """Behind an answer that its client kept, computed by such chains."""
+        if numerics:
+            self._stretches = Stretches(numerics)
 
     @property
     def done(self) -> bool:

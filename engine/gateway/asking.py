@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from engine.client.api import Shardline
@@ -27,17 +27,20 @@ class Kept:
 
     ids: dict[int, list[int]] = field(default_factory=dict[int, list[int]])  # by choice
     logprobs: dict[int, list[TokenLogprob]] = field(default_factory=dict[int, list[TokenLogprob]])
+    numerics: list[str] = field(default_factory=list[str])
 
     def add(self, event: TokenEvent) -> None:
         """Take in some more."""
         self.ids.setdefault(event.index, []).extend(event.ids)
         self.logprobs.setdefault(event.index, []).extend(event.logprobs)
+        self.numerics.extend(event.numerics)
 
     def again(self, fields: Mapping[str, Any], attempt: int) -> dict[str, Any]:
         """Fields that go on behind it, under an id of their own: the decoder that was lost may still know the other."""
         name: str = fields["id"]
-        told = [Told(at, tuple(ids), tuple(self.logprobs[at])).as_fields() for at, ids in self.ids.items()]
-        return {"seed": seed_of(name), **fields, "id": f"{name}-{attempt}", "told": told}
+        told = [Told(at, tuple(ids), tuple(self.logprobs[at])) for at, ids in self.ids.items()]
+        told[:1] = [replace(one, numerics=tuple(self.numerics)) for one in told[:1]]
+        return {"seed": seed_of(name), **fields, "id": f"{name}-{attempt}", "told": [one.as_fields() for one in told]}
 
 
 async def answered(pipeline: Shardline, models: Models, call: Call, fields: Mapping[str, Any]) -> AsyncGenerator[Event]:

@@ -147,6 +147,22 @@ def test_an_answer_that_another_decoder_goes_on_with_is_marked_if_arithmetic_cha
     run(test)
 
 
+@pytest.mark.parametrize("before", ["", "foreign"])
+def test_an_answer_that_its_client_has_gone_on_with_is_marked_if_arithmetic_changed(before: str) -> None:
+    async def test(here: Pipeline) -> None:
+        await here.start_worker(1, numerics="one")
+        await here.serving.wait()
+        async with asked(here, "why", "r", max_tokens=COUNT) as inbox:
+            whole = final_of(await events_until_final(inbox))
+        known = {"index": 0, "ids": whole.ids[:9], "numerics": [before or whole.numerics[0]]}
+        async with asked(here, "why", "r-1", max_tokens=COUNT, told=[known]) as inbox:
+            final = (await events_until_final(inbox))[-1]
+        assert isinstance(final, FinalEvent)
+        assert (final.ids, final.mixed) == (whole.ids, bool(before))
+
+    run(test)
+
+
 def test_fingerprints_come_back_although_their_tokens_could_not_be_told_yet() -> None:
     stretches = Stretches()
     for word in ("one", "one", "other", "one"):

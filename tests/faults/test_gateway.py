@@ -19,10 +19,12 @@ def test_streams_through_the_gateway_go_on_when_the_decoder_is_killed(disturbed:
     async def one(client: AsyncOpenAI, model: str, number: int, halfway: asyncio.Event) -> str:
         asked = {"model": model, "prompt": PROMPTS[number], "max_tokens": TOKENS, "extra_body": {"ignore_eos": True}}
         texts: list[str] = []
+        chunk = None
         async for chunk in await client.completions.create(**asked, stream=True):  # type: ignore[reportCallIssue]
             texts.append(chunk.choices[0].text)
             if len(texts) == BEFORE:
                 halfway.set()
+        assert chunk is not None and "+" not in (chunk.system_fingerprint or "+")  # all of it was computed alike
         return "".join(texts)
 
     async def ask(_: NatsTransport, subjects: Subjects) -> list[str]:

@@ -72,7 +72,7 @@ CALLING: dict[str, Any] = {
 }
 GOING_ON: dict[str, Any] = {
     "prompt": "x",
-    "told": [{"index": 0, "ids": [1, 2], "logprobs": [{"id": 1, "logprob": -1.5}]}],
+    "told": [{"index": 0, "ids": [1, 2], "logprobs": [{"id": 1, "logprob": -1.5}], "numerics": ["a"]}],
     "traceparent": f"00-{'a' * 32}-{'b' * 16}-01",
 }
 PROMPTS = st.one_of(*(how(as_json(one)) for one in (PROMPT, CALLING, GOING_ON) for how in (changed, damaged)))
