@@ -26,8 +26,10 @@ Name = Annotated[str, typer.Option(help="Model name; goes into subjects.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing folder.")]
 
 if TYPE_CHECKING:
+    from engine.contract.manifest import Manifest
     from engine.contract.static import StaticLimits
     from export_tools.compress import WeightOptions
+    from export_tools.split import SplitOptions
 
 app = App(
     rich_markup_mode=None,
@@ -69,6 +71,7 @@ def build(
     group_size: Annotated[int, typer.Option(help="int4: weights that share a scale; -1: all of a row.")] = 128,
     ratio: Annotated[float, typer.Option(help="int4: share of the layers in 4 bits, the others in 8.")] = 1.0,
     asym: Annotated[bool, typer.Option("--asym", help="int4: with zero points, closer and slower.")] = False,
+    at_once: Annotated[bool, typer.Option("--at-once", help="Not stage by stage: memory for the whole model.")] = False,
     name: Name = "",
     force: Force = False,
     static: Static = False,
@@ -78,13 +81,17 @@ def build(
     verify_tokens: VerifyTokens = 4,
     sinks: Sinks = 0,
 ) -> None:
-    """Convert SOURCE, compress its weights, cut it into shards. Needs pip install 'shardline[export]'."""
+    """Convert SOURCE, compress its weights, cut it into shards. Needs pip install 'shardline[export]'.
+
+    Stage by stage where the model allows it: memory for the largest stage is enough, and the same command goes on
+    after an interruption.
+    """
     from export_tools.compress import WeightOptions  # noqa: PLC0415  loads OpenVINO: not for --help
 
     def run() -> None:
         wanted = WeightOptions(kind=weights, group_size=group_size, ratio=ratio, asymmetric=asym)
         limits = static_limits(static, context, slots, prefill_chunk, verify_tokens, sinks)
-        _split(source, out, stages, layers, name, True, force, wanted, limits)
+        _split(source, out, stages, layers, name, True, force, wanted, limits, sliced=not at_once)
 
     _run(run)
 
@@ -99,13 +106,16 @@ def _split(
     force: bool,
     weights: "WeightOptions | None" = None,
     static: "StaticLimits | None" = None,
+    sliced: bool = False,
 ) -> None:
     from export_tools.compress import AS_THEY_ARE  # noqa: PLC0415
     from export_tools.sources.open import open_source  # noqa: PLC0415  loads OpenVINO: not for --help
     from export_tools.split import SplitOptions  # noqa: PLC0415
     from export_tools.split import split as write  # noqa: PLC0415
 
-    say = Console(stderr=True).print
+    def say(line: str) -> None:
+        Console(stderr=True).print(line, highlight=False, soft_wrap=True)
+
     counts = _counts(layers)
     if not stages and not counts:
         raise UsageError("how many shards? give --stages N, or --layers 18,12")
@@ -120,10 +130,28 @@ def _split(
         static=static,
     )
     options.check_target()
-    say(f"reading {source}", highlight=False)
-    with open_source(source) as opened:
-        manifest = write(opened, options, lambda line: say(line, highlight=False))
+    manifest = _build_sliced(source, options, say) if sliced else None
+    if manifest is None:
+        say(f"reading {source}")
+        with open_source(source) as opened:
+            manifest = write(opened, options, say)
     print(f"{out}: {manifest.slug}, {len(manifest.stages)} stages, split {manifest.split[:12]}")
+
+
+def _build_sliced(source: Path, options: "SplitOptions", say: Callable[[str], None]) -> "Manifest | None":
+    """Stage by stage; None where that is not possible."""
+    from export_tools.sliced.build import build_sliced  # noqa: PLC0415
+    from export_tools.sliced.checkpoint import CannotSliceError  # noqa: PLC0415
+    from export_tools.sources.huggingface import check_exporter, is_huggingface  # noqa: PLC0415
+
+    if not is_huggingface(source):
+        return None
+    check_exporter(source)
+    try:
+        return build_sliced(source, options, say)
+    except CannotSliceError as reason:
+        say(f"not stage by stage but at once, with memory for the whole model: {reason}")
+        return None
 
 
 @app.command()

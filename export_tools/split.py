@@ -50,6 +50,16 @@ class SplitOptions:
             raise UsageError(f"{self.out} exists: choose another --out, or --force to replace it")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the manifest says of a model and only its graph knows."""
+
+    layers: int
+    hidden_size: int
+    vocabulary: int
+    kv_bytes_per_token: int  # f32, all layers
+
+
 def split(source: Source, options: SplitOptions, say: Say) -> Manifest:
     """Write the split to `options.out`, all of it or nothing. Raises UsageError, CutError."""
     options.check_target()
@@ -65,31 +75,44 @@ def split(source: Source, options: SplitOptions, say: Say) -> Manifest:
             source = compress_source(source, options.weights, Path(temporary) / "compressed")
         whole = core.read_model(source.model)
         weights = weigh(whole)
-        plan = _plan(weights, options)
+        plan = plan_ranges(weights, options)
         folder = Path(temporary) / "split"
         folder.mkdir()
         stages = []
         for index, (first, last) in enumerate(plan):
-            stages.append(_write_stage(core, source, folder, index, first, last, options.beam_gather))
+            stages.append(write_stage(core, source, folder, index, first, last, options.beam_gather))
             if options.static:
-                _check_static(core, folder / stages[-1].model, options.static, last=last == plan[-1][1])
+                check_static(core, folder / stages[-1].model, options.static, last=last == plan[-1][1])
             size = stages[-1].weight_bytes / 2**20
             say(f"stage {index}: layers [{first}, {last}), {size:.0f} MiB")
-        manifest = replace(
-            _manifest(whole, source, folder, tuple(stages), options),
-            weights={} if options.weights.kind == "f32" else options.weights.as_dict(),
-            layer_bytes=weights.layers,
-            embedding_bytes=weights.embedding,
-            head_bytes=weights.head,
-        )
-        manifest.save(folder)
-        if options.out.exists():
-            shutil.rmtree(options.out)
-        folder.rename(options.out)
+        return finish(folder, source, facts_of(whole), weights, tuple(stages), options)
+
+
+def finish(
+    folder: Path,
+    source: Source,
+    facts: Facts,
+    weights: Weights,
+    stages: tuple[StageManifest, ...],
+    options: SplitOptions,
+) -> Manifest:
+    """Add tokenizer and manifest to the stages in `folder`, and move it to where it was wanted."""
+    manifest = replace(
+        _manifest(facts, source, folder, stages, options),
+        weights={} if options.weights.kind == "f32" else options.weights.as_dict(),
+        layer_bytes=weights.layers,
+        embedding_bytes=weights.embedding,
+        head_bytes=weights.head,
+    )
+    manifest.save(folder)
+    if options.out.exists():
+        shutil.rmtree(options.out)
+    folder.rename(options.out)
     return manifest
 
 
-def _plan(weights: Weights, options: SplitOptions) -> tuple[tuple[int, int], ...]:
+def plan_ranges(weights: Weights, options: SplitOptions) -> tuple[tuple[int, int], ...]:
+    """The layers of each stage, as the user wants them. Raises UsageError."""
     if not options.layers:
         return even_plan(weights, options.stages)
     if options.stages not in (0, len(options.layers)):
@@ -97,16 +120,17 @@ def _plan(weights: Weights, options: SplitOptions) -> tuple[tuple[int, int], ...
     return explicit_plan(options.layers, len(weights.layers))
 
 
-def _write_stage(
+def write_stage(
     core: ov.Core, source: Source, folder: Path, index: int, first: int, last: int, beam_gather: bool
 ) -> StageManifest:
+    """Cut the layers [first, last) of the source into `folder`/stage`index`."""
     shard = cut(lambda: core.read_model(source.model), first, last)
     if beam_gather:
         inject_beam_gather(shard)
     else:
         remove_beam_gather(shard)
     target = folder / f"stage{index}" / "openvino_model.xml"
-    target.parent.mkdir()
+    target.parent.mkdir(parents=True)
     ov.save_model(shard, target, compress_to_fp16=False)
     files = tuple(digest_file(folder, path) for path in (target, target.with_suffix(".bin")))
     return StageManifest(
@@ -119,21 +143,30 @@ def _write_stage(
     )
 
 
-def _check_static(core: ov.Core, path: Path, limits: StaticLimits, *, last: bool) -> None:
+def check_static(core: ov.Core, path: Path, limits: StaticLimits, *, last: bool) -> None:
     """The shard as it was written, weights compressed, takes its fixed shapes. Raises CutError."""
     for shape in static_shapes(limits, kv="f32"):
         to_static(core.read_model(path), shape, last=last)
 
 
+def facts_of(model: ov.Model) -> Facts:
+    """Of a model, or of a range of its layers with a head."""
+    return Facts(
+        layers=len(find_boundaries(model).attention),
+        hidden_size=_length(list(find_head(model).get_input_partial_shape(0))[-1], "hidden size"),
+        vocabulary=_length(list(model.output(0).get_partial_shape())[-1], "vocabulary"),
+        kv_bytes_per_token=kv_bytes_per_token(model),
+    )
+
+
 def _manifest(
-    whole: ov.Model, source: Source, folder: Path, stages: tuple[StageManifest, ...], options: SplitOptions
+    facts: Facts, source: Source, folder: Path, stages: tuple[StageManifest, ...], options: SplitOptions
 ) -> Manifest:
     tokenizer = folder / "tokenizer"
-    tokenizer.mkdir()
+    tokenizer.mkdir(exist_ok=True)
     for path in source.tokenizer_files:
         shutil.copyfile(path, tokenizer / path.name)
     name = options.name or source.name
-    head = find_head(whole)
     return Manifest(
         schema=SCHEMA,
         name=name,
@@ -141,11 +174,11 @@ def _manifest(
         source=str(source.path.resolve()),
         source_digest=source.digest,
         split=split_digest(stages),
-        layers=len(find_boundaries(whole).attention),
-        hidden_size=_length(list(head.get_input_partial_shape(0))[-1], "hidden size"),
-        vocabulary=_length(list(whole.output(0).get_partial_shape())[-1], "vocabulary"),
+        layers=facts.layers,
+        hidden_size=facts.hidden_size,
+        vocabulary=facts.vocabulary,
         context_length=source.context_length,
-        kv_bytes_per_token=kv_bytes_per_token(whole),
+        kv_bytes_per_token=facts.kv_bytes_per_token,
         beam_gather=options.beam_gather,
         stages=stages,
         tokenizer_kind=source.tokenizer_kind,

@@ -32,6 +32,11 @@ def read_ir_folder(folder: Path) -> Source:
     model = folder / MODEL
     if not model.is_file() or not model.with_suffix(".bin").is_file():
         raise UsageError(f"{folder} has no {MODEL} with its .bin: it is not an OpenVINO model folder")
+    return describe(folder, model, digest_of([model, model.with_suffix(".bin")]))
+
+
+def describe(folder: Path, model: Path, digest: str) -> Source:
+    """A folder's tokenizer and what its configuration says, with `model` as what was made of it. Raises UsageError."""
     config, generation = _json(folder / "config.json"), _json(folder / "generation_config.json")
     if (folder / "tokenizer.json").is_file():
         kind, names = "huggingface", HF_FILES
@@ -50,7 +55,7 @@ def read_ir_folder(folder: Path) -> Source:
         eos_ids=_eos(config, generation, hints),
         bos_id=_first(config.get("bos_token_id"), hints.get("bos_token_id")),
         context_length=int(_text_config(config).get("max_position_embeddings") or DEFAULT_CONTEXT),
-        digest=digest_of([model, model.with_suffix(".bin")]),
+        digest=digest,
         generation_defaults={key: generation[key] for key in _DEFAULTS if generation.get(key) is not None},
     )
 

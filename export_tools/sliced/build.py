@@ -1,0 +1,153 @@
+"""Build a split from a Hugging Face folder stage by stage: memory for one stage, and resumable.
+
+What is finished lies beside the target in `.NAME.building` until all is; a second run of the same command goes on there.
+"""
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from engine.contract.manifest import Manifest
+from engine.contract.sizes import show_size
+from export_tools.plan import Weights
+from export_tools.sliced.checkpoint import CannotSliceError, estimate, read_checkpoint
+from export_tools.sliced.process import Run
+from export_tools.sliced.process import run as run_alone
+from export_tools.sliced.work import Piece, Say, Work, read_piece
+from export_tools.sources.huggingface import digest_of_huggingface
+from export_tools.sources.ir import describe
+from export_tools.split import Facts, SplitOptions, finish, plan_ranges
+
+MADE_BY: Final = ("shardline", "openvino", "nncf", "optimum-intel", "transformers", "torch")
+
+
+def build_sliced(folder: Path, options: SplitOptions, say: Say, run: Run = run_alone) -> Manifest:
+    """Write the split to `options.out`. Raises CannotSliceError when the model must be exported whole."""
+    checkpoint = read_checkpoint(folder, _layers_of(folder))
+    _check_options(options)
+    ranges = plan_ranges(estimate(checkpoint, options.weights), options)
+    say("reading its weights once for their digest")
+    digest = digest_of_huggingface(folder)
+    work = Work(options.out.parent / f".{options.out.name}.building", _key(digest, ranges, options), say)
+    work.open()
+    source = describe(_with_tokenizer(folder, work.folder), folder / "config.json", digest)
+    source = replace(source, path=folder, name=folder.resolve().name)
+    if options.static:
+        options.static.check(source.context_length)
+    task = {
+        "folder": str(folder.resolve()),
+        "layers": checkpoint.layers,
+        "weights": asdict(options.weights),
+        "beam_gather": options.beam_gather,
+        "static": asdict(options.static) if options.static else None,
+    }
+    try:
+        pieces = _build_all(work, task, ranges, say, run)
+    except CannotSliceError:
+        work.remove()
+        raise
+    split = work.folder / "split"
+    manifest = finish(split, source, _together(pieces), _weights(pieces), tuple(p.stage for p in pieces), options)
+    work.remove()
+    return manifest
+
+
+def _build_all(
+    work: Work, task: dict[str, Any], ranges: tuple[tuple[int, int], ...], say: Say, run: Run
+) -> list[Piece]:
+    began, built, check = time.monotonic(), 0, list(ranges)
+    left = sum(last - first for index, (first, last) in enumerate(ranges) if index not in work.done)
+    for index, (first, last) in enumerate(ranges):
+        if index in work.done:
+            continue
+        piece = _build_one({**task, "index": index, "first": first, "last": last, "check": check}, work, run)
+        check = []
+        work.add(index, piece)
+        built, left = built + last - first, left - (last - first)
+        minutes = (time.monotonic() - began) / built * left / 60
+        rest = f"; about {_minutes(minutes)} left" if left else ""
+        stage = piece.stage
+        say(
+            f"stage {index}: layers [{first}, {last}), {show_size(stage.weight_bytes)}, "
+            f"took up to {show_size(piece.peak)} of memory{rest}"
+        )
+    return [work.done[index] for index in range(len(ranges))]
+
+
+def _build_one(task: Mapping[str, Any], work: Work, run: Run) -> Piece:
+    """One stage, in two processes: neither holds what the other needs."""
+    index = task["index"]
+    fresh, target = work.folder / "fresh", work.folder / "split"
+    for path in (fresh, target / f"stage{index}"):
+        shutil.rmtree(path, ignore_errors=True)
+    converted = run({**task, "task": "convert", "target": str(fresh)})
+    places = {"source": str(fresh), "scratch": str(fresh / "compressed"), "target": str(target)}
+    stored = run({**task, "task": "store", **places})
+    shutil.rmtree(fresh)
+    return read_piece({**stored, "peak": max(converted["peak"], stored["peak"])})
+
+
+def _key(digest: str, ranges: tuple[tuple[int, int], ...], options: SplitOptions) -> str:
+    """What the stages depend on; those of another key are of no use."""
+    static = asdict(options.static) if options.static else None
+    parts = [digest, ranges, asdict(options.weights), options.beam_gather, static, [_version(name) for name in MADE_BY]]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _layers_of(folder: Path) -> int:
+    """Read from config.json: transformers, which knows all names, would load torch into this process too."""
+    config = json.loads((folder / "config.json").read_bytes())
+    for name in ("num_hidden_layers", "n_layer", "num_layers", "n_layers"):
+        if isinstance(config.get(name), int):
+            return config[name]
+    raise CannotSliceError("its config.json does not say how many layers it has")
+
+
+def _check_options(options: SplitOptions) -> None:
+    weights = options.weights
+    if weights.kind == "int4" and weights.ratio < 1:
+        raise CannotSliceError("--ratio chooses among all layers")
+
+
+def _with_tokenizer(folder: Path, work: Path) -> Path:
+    """A folder with tokenizer.json and the configuration: the model's own, or one in which it was converted."""
+    if (folder / "tokenizer.json").is_file():
+        return folder
+    from transformers import AutoTokenizer  # noqa: PLC0415
+
+    target = work / "tokenizer"
+    AutoTokenizer.from_pretrained(folder, local_files_only=True).save_pretrained(target)
+    for name in ("config.json", "generation_config.json"):
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, target / name)
+    return target
+
+
+def _together(pieces: list[Piece]) -> Facts:
+    return replace(
+        pieces[-1].facts,  # the one with the head knows the vocabulary
+        layers=sum(len(piece.layers) for piece in pieces),
+        kv_bytes_per_token=sum(piece.facts.kv_bytes_per_token for piece in pieces),
+    )
+
+
+def _weights(pieces: list[Piece]) -> Weights:
+    layers = tuple(size for piece in pieces for size in piece.layers)
+    return Weights(layers, pieces[0].embedding, pieces[-1].head)
+
+
+def _minutes(minutes: float) -> str:
+    return f"{max(1, round(minutes * 60))} s" if minutes < 1 else f"{minutes:.0f} min"
