@@ -2,8 +2,8 @@
 
     python -m bench.models 1b /tmp/models/1b
 
-A Hugging Face folder: bfloat16 weights one file a layer (written with memory for one tensor), a configuration with their
-rope scaling, a tokenizer of bytes whose other tokens only fill up the vocabulary.
+A Hugging Face folder: bfloat16 weights, one file a layer (written with memory for one tensor), a configuration with
+their rope scaling, a tokenizer of bytes whose other tokens only fill up the vocabulary.
 """
 
 import argparse

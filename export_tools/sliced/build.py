@@ -1,6 +1,6 @@
 """Build a split from a Hugging Face folder stage by stage: memory for one stage, and resumable.
 
-What is finished lies beside the target in `.NAME.building` until all is; a second run of the same command goes on there.
+What is finished lies beside the target in `.NAME.building` until all is; the same command goes on from there.
 """
 
 import hashlib
@@ -129,7 +129,8 @@ def _with_tokenizer(folder: Path, work: Path) -> Path:
     from transformers import AutoTokenizer  # noqa: PLC0415
 
     target = work / "tokenizer"
-    AutoTokenizer.from_pretrained(folder, local_files_only=True).save_pretrained(target)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)  # type: ignore[reportUnknownMemberType]
+    tokenizer.save_pretrained(target)
     for name in ("config.json", "generation_config.json"):
         if (folder / name).is_file():
             shutil.copyfile(folder / name, target / name)

@@ -17,7 +17,7 @@ FLOATS: Final = ("F32", "F16", "BF16")
 
 
 class CannotSliceError(UsageError):
-    """This model must be exported whole, and why."""
+    """Why a model must be exported whole."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.contract.errors import ManifestError
-from engine.contract.manifest import FileDigest, StageManifest, check_files
+from engine.contract.manifest import StageManifest, check_files
+from engine.contract.reading import read
 from export_tools.split import Facts
 
 STATE: Final = "state.json"
@@ -28,16 +29,8 @@ class Piece:
 
 
 def read_piece(fields: Mapping[str, Any]) -> Piece:
-    """From what a worker answered, or the state says."""
-    stage = fields["stage"]
-    return Piece(
-        StageManifest(**{**stage, "files": tuple(FileDigest(**file) for file in stage["files"])}),
-        Facts(**fields["facts"]),
-        tuple(fields["layers"]),
-        fields["embedding"],
-        fields["head"],
-        fields["peak"],
-    )
+    """From what a worker answered, or the state says. Raises TypeError."""
+    return read(Piece, fields, exactly=True)
 
 
 class Work:
@@ -51,7 +44,7 @@ class Work:
     def open(self) -> None:
         """Take over what an interrupted run of the same command left, if it is still what it was."""
         try:
-            state = json.loads((self.folder / STATE).read_bytes())
+            state: dict[str, Any] = json.loads((self.folder / STATE).read_bytes())
         except (OSError, ValueError):
             state = {}
         if state.get("key") == self._key:

@@ -54,7 +54,7 @@ def _convert(job: dict[str, Any]) -> None:
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     checkpoint = read_checkpoint(folder, job["layers"])
     prefix = next(tensor.prefix for tensor in checkpoint.tensors if tensor.layer is not None)
-    check_structure(config, [neighbours(*range_, checkpoint.layers) for range_ in job["check"]], prefix)
+    check_structure(config, [neighbours(a, b, checkpoint.layers) for a, b in job["check"]], prefix)
     half = checkpoint.sixteen_bits and job["weights"]["kind"] != "f32"
     try:
         model = load_range(checkpoint, config, first, last, half=half)

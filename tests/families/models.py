@@ -113,10 +113,14 @@ OLDER_TRANSFORMERS = os.environ.get("SHARDLINE_OLDER_TRANSFORMERS", "")  # a fol
 
 
 def random_model(family: str) -> Any:
-    """A model in evaluation mode, all its weights drawn from one seed."""
+    """A model of a family in evaluation mode."""
+    return build({**FAMILIES, **REFUSED}[family](), scale=3.0 if family == "qwen2-biases" else 0.1)
+
+
+def build(config: Any, *, scale: float = 0.1) -> Any:
+    """A model with all its weights drawn from one seed; `scale`: of what is added to norms and biases."""
     torch.manual_seed(0)
-    model = tr.AutoModelForCausalLM.from_config({**FAMILIES, **REFUSED}[family]()).eval()
-    scale = 3.0 if family == "qwen2-biases" else 0.1
+    model = tr.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:

@@ -16,19 +16,26 @@ pytestmark = [pytest.mark.export, pytest.mark.filterwarnings("ignore")]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A llama with a tokenizer of words, as save_pretrained writes it."""
-    from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: PLC0415
-
-    from tests.families.models import VOCABULARY, random_model  # noqa: PLC0415
+    """A llama as save_pretrained writes it."""
+    from tests.families.models import random_model  # noqa: PLC0415
 
     target = tmp_path_factory.mktemp("huggingface")
-    random_model("llama").save_pretrained(target)
+    save(random_model("llama"), target)
+    return target
+
+
+def save(model: Any, target: Path) -> None:
+    """A model and a tokenizer of words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: PLC0415
+
+    from tests.families.models import VOCABULARY  # noqa: PLC0415
+
+    model.save_pretrained(target)
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w0"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
     words.save(str(target / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "w2", "bos_token": "w1"}
     (target / "tokenizer_config.json").write_text(json.dumps(config))
-    return target
 
 
 def command(*words: str) -> Any:
