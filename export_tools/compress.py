@@ -3,6 +3,7 @@
 
 import math
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -41,8 +42,11 @@ class WeightOptions:
 AS_THEY_ARE: Final = WeightOptions()
 
 
-def compress_source(source: Source, options: WeightOptions, folder: Path) -> Source:
-    """The source with its weights as wanted, in `folder`, which must outlive it. Raises UsageError."""
+def compress_source(source: Source, options: WeightOptions, folder: Path, leave: Sequence[str] = ()) -> Source:
+    """The source with its weights as wanted, in `folder`, which must outlive it. Raises UsageError.
+
+    Operations whose names match a pattern of `leave` keep theirs.
+    """
     if options.kind == "f32":
         return source
     model = ov.Core().read_model(source.model)
@@ -51,25 +55,31 @@ def compress_source(source: Source, options: WeightOptions, folder: Path) -> Sou
         raise UsageError(f"the weights of {source.path} are {', '.join(already)} already: split it as it is")
     if options.kind != "f16":
         with redirect_stdout(sys.stderr):  # NNCF shows its progress where we print results
-            model = _compress(model, options)
+            model = _compress(model, options, leave)
     folder.mkdir(exist_ok=True)
     ov.save_model(model, folder / "openvino_model.xml", compress_to_fp16=options.kind == "f16")
     return replace(source, model=folder / "openvino_model.xml")
 
 
-def _compress(model: ov.Model, options: WeightOptions) -> ov.Model:
+def _compress(model: ov.Model, options: WeightOptions, leave: Sequence[str]) -> ov.Model:
     try:
         import nncf  # type: ignore # noqa: PLC0415  not always there, and slow to load
     except ImportError as error:
         raise UsageError(f"--weights {options.kind} needs NNCF ({error}): pip install 'shardline[export]'") from error
+    scope = nncf.IgnoredScope(patterns=list(leave), validate=False) if leave else None
     if options.kind == "int8":
-        return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
+        return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM, ignored_scope=scope)
     mode = nncf.CompressWeightsMode.INT4_ASYM if options.asymmetric else nncf.CompressWeightsMode.INT4_SYM
     strict = nncf.AdvancedCompressionParameters(group_size_fallback_mode=nncf.GroupSizeFallbackMode.ERROR)
     fits = _usable_group_size(model)
     try:
         return nncf.compress_weights(
-            model, mode=mode, ratio=options.ratio, group_size=options.group_size, advanced_parameters=strict
+            model,
+            mode=mode,
+            ratio=options.ratio,
+            group_size=options.group_size,
+            ignored_scope=scope,
+            advanced_parameters=strict,
         )
     except nncf.InvalidGroupSizeError as error:
         first = next((line.strip() for line in str(error).splitlines() if "channel size" in line.lower()), "")

@@ -15,6 +15,11 @@ class Weights:
     embedding: int
     head: int  # counted again when it is the embedding's own matrix: the last stage holds it too
 
+    def of(self, first: int, last: int) -> int:
+        """Bytes of a stage with the layers [first, last)."""
+        ends = (self.embedding if first == 0 else 0) + (self.head if last == len(self.layers) else 0)
+        return sum(self.layers[first:last]) + ends
+
 
 def even_plan(weights: Weights, stages: int) -> tuple[tuple[int, int], ...]:
     """Half-open layer ranges that minimise the largest stage's bytes, embedding and head included.

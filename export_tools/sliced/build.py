@@ -31,7 +31,8 @@ def build_sliced(folder: Path, options: SplitOptions, say: Say, run: Run = run_a
     """Write the split to `options.out`. Raises CannotSliceError when the model must be exported whole."""
     checkpoint = read_checkpoint(folder, _layers_of(folder))
     _check_options(options)
-    ranges = plan_ranges(estimate(checkpoint, options.weights), options)
+    expected = estimate(checkpoint, options.weights)
+    ranges = plan_ranges(expected, options)
     say("reading its weights once for their digest")
     digest = digest_of_huggingface(folder)
     work = Work(options.out.parent / f".{options.out.name}.building", _key(digest, ranges, options), say)
@@ -48,7 +49,7 @@ def build_sliced(folder: Path, options: SplitOptions, say: Say, run: Run = run_a
         "static": asdict(options.static) if options.static else None,
     }
     try:
-        pieces = _build_all(work, task, ranges, say, run)
+        pieces = _build_all(work, task, {range_: expected.of(*range_) for range_ in ranges}, say, run)
     except CannotSliceError:
         work.remove()
         raise
@@ -59,25 +60,23 @@ def build_sliced(folder: Path, options: SplitOptions, say: Say, run: Run = run_a
 
 
 def _build_all(
-    work: Work, task: dict[str, Any], ranges: tuple[tuple[int, int], ...], say: Say, run: Run
+    work: Work, task: dict[str, Any], sizes: Mapping[tuple[int, int], int], say: Say, run: Run
 ) -> list[Piece]:
-    began, built, check = time.monotonic(), 0, list(ranges)
-    left = sum(last - first for index, (first, last) in enumerate(ranges) if index not in work.done)
-    for index, (first, last) in enumerate(ranges):
+    """`sizes`: bytes expected of every range, by which the time left is told."""
+    began, built, check = time.monotonic(), 0, list(sizes)
+    left = sum(size for index, size in enumerate(sizes.values()) if index not in work.done)
+    for index, ((first, last), size) in enumerate(sizes.items()):
         if index in work.done:
             continue
         piece = _build_one({**task, "index": index, "first": first, "last": last, "check": check}, work, run)
         check = []
         work.add(index, piece)
-        built, left = built + last - first, left - (last - first)
+        built, left = built + size, left - size
         minutes = (time.monotonic() - began) / built * left / 60
         rest = f"; about {_minutes(minutes)} left" if left else ""
-        stage = piece.stage
-        say(
-            f"stage {index}: layers [{first}, {last}), {show_size(stage.weight_bytes)}, "
-            f"took up to {show_size(piece.peak)} of memory{rest}"
-        )
-    return [work.done[index] for index in range(len(ranges))]
+        weight, peak = show_size(piece.stage.weight_bytes), show_size(piece.peak)
+        say(f"stage {index}: layers [{first}, {last}), {weight}, took up to {peak} of memory{rest}")
+    return [work.done[index] for index in range(len(sizes))]
 
 
 def _build_one(task: Mapping[str, Any], work: Work, run: Run) -> Piece:

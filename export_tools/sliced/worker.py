@@ -15,7 +15,7 @@ import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from engine.contract.errors import ShardlineError
 from engine.contract.manifest import digest_file
@@ -26,7 +26,8 @@ from export_tools.sources.source import Source
 from export_tools.split import check_static, facts_of, kv_bytes_per_token, write_stage
 from export_tools.weigh import weigh
 
-KILO = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
+LAYER_LISTS: Final = "(?:layers|h|blocks)"  # what families call the list of their layers
+KILO: Final = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
 
 
 def convert(job: dict[str, Any]) -> dict[str, Any]:
@@ -88,10 +89,12 @@ def store(job: dict[str, Any]) -> dict[str, Any]:
         context_length=0,
         digest="",
     )
-    source = compress_source(source, WeightOptions(**job["weights"]), scratch)
-    core = ov.Core()
     index, first, last = job["index"], job["first"], job["last"]
     begin = max(first - 1, 0)
+    outside = [at for at in (first - 1, last) if 0 <= at < job["layers"]]  # cut away: not worth compressing
+    leave = [rf".*\b{LAYER_LISTS}\.{at - begin}\..*" for at in outside]
+    source = compress_source(source, WeightOptions(**job["weights"]), scratch, leave)
+    core = ov.Core()
     target = Path(job["target"])
     stage = write_stage(core, source, target, index, first - begin, last - begin, job["beam_gather"])
     path = target / stage.model
@@ -115,7 +118,7 @@ def store(job: dict[str, Any]) -> dict[str, Any]:
 def renumber(path: Path, shift: int) -> None:
     """Give states and operations of a shard the numbers of their layers in the whole model."""
     if shift:
-        pattern = re.compile(r"((?:past_key_values|present|layers|\bh|blocks)\.)(\d+)\b")
+        pattern = re.compile(rf"((?:past_key_values|present|\b{LAYER_LISTS})\.)(\d+)\b")
         text = path.read_text(encoding="utf-8")
         path.write_text(pattern.sub(lambda m: f"{m[1]}{int(m[2]) + shift}", text), encoding="utf-8")
 

@@ -135,7 +135,7 @@ def test_packed_weights_are_a_reason_to_export_whole(folder: Path) -> None:
 @pytest.mark.parametrize("data", [b"", b"\xff" * 8, struct.pack("<Q", 4) + b"{no}"])
 def test_a_broken_file_is_named(data: bytes, folder: Path) -> None:
     (folder / "c.safetensors").write_bytes(data)
-    with pytest.raises(UsageError, match="c.safetensors"):
+    with pytest.raises(UsageError, match=r"c\.safetensors"):
         read_checkpoint(folder, LAYERS)
 
 
