@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from engine.contract.errors import ShardlineError, UsageError
+from engine.contract.manifest import load_manifest
 from engine.contract.probe import load_probe
+from engine.contract.quality import quality_lines
 from engine.distribution.cli import pull, push, remove
 from engine.options import App
 from engine.service import fail
@@ -71,6 +73,13 @@ def build(
     group_size: Annotated[int, typer.Option(help="int4: weights that share a scale; -1: all of a row.")] = 128,
     ratio: Annotated[float, typer.Option(help="int4: share of the layers in 4 bits, the others in 8.")] = 1.0,
     asym: Annotated[bool, typer.Option("--asym", help="int4: with zero points, closer and slower.")] = False,
+    awq: Annotated[bool, typer.Option("--awq", help="int4: spare the weights that matter to some texts.")] = False,
+    scale_estimation: Annotated[
+        bool, typer.Option("--scale-estimation", help="int4: scales with the least error on these texts; slow.")
+    ] = False,
+    no_quality: Annotated[
+        bool, typer.Option("--no-quality", help="Do not measure what fewer bits cost; it takes about as long again.")
+    ] = False,
     at_once: Annotated[bool, typer.Option("--at-once", help="Not stage by stage: memory for the whole model.")] = False,
     name: Name = "",
     force: Force = False,
@@ -89,9 +98,16 @@ def build(
     from export_tools.compress import WeightOptions  # noqa: PLC0415  loads OpenVINO: not for --help
 
     def run() -> None:
-        wanted = WeightOptions(kind=weights, group_size=group_size, ratio=ratio, asymmetric=asym)
+        wanted = WeightOptions(
+            kind=weights,
+            group_size=group_size,
+            ratio=ratio,
+            asymmetric=asym,
+            awq=awq,
+            scale_estimation=scale_estimation,
+        )
         limits = static_limits(static, context, slots, prefill_chunk, verify_tokens, sinks)
-        _split(source, out, stages, layers, name, True, force, wanted, limits, sliced=not at_once)
+        _split(source, out, stages, layers, name, True, force, wanted, limits, sliced=not at_once, judge=not no_quality)
 
     _run(run)
 
@@ -107,6 +123,7 @@ def _split(
     weights: "WeightOptions | None" = None,
     static: "StaticLimits | None" = None,
     sliced: bool = False,
+    judge: bool = False,
 ) -> None:
     from export_tools.compress import AS_THEY_ARE  # noqa: PLC0415
     from export_tools.sources.open import open_source  # noqa: PLC0415  loads OpenVINO: not for --help
@@ -128,6 +145,7 @@ def _split(
         weights=weights or AS_THEY_ARE,
         force=force,
         static=static,
+        judge=judge,
     )
     options.check_target()
     manifest = _build_sliced(source, options, say) if sliced else None
@@ -135,6 +153,8 @@ def _split(
         say(f"reading {source}")
         with open_source(source) as opened:
             manifest = write(opened, options, say)
+    for what, value in quality_lines(manifest):
+        say(f"{what}: {value}")
     print(f"{out}: {manifest.slug}, {len(manifest.stages)} stages, split {manifest.split[:12]}")
 
 
@@ -263,6 +283,8 @@ def _verify(
         if runner != "static":  # compared with the stateful whole; nothing fuses
             table.add_row("fused attention per stage", fused)
             table.add_row("fused operations", "as in the whole" if report.operations_equal else "not as in the whole")
+        for what, value in quality_lines(load_manifest(shards)):
+            table.add_row(what, value)
         table.add_row("may serve", "yes" if report.good else "NO")
         Console().print(table)
     raise typer.Exit(0 if report.good else 1)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import openvino as ov
 
@@ -24,7 +24,9 @@ from export_tools.passes.graph import kind
 from export_tools.passes.head import find_head
 from export_tools.passes.static import static_shapes, to_static
 from export_tools.plan import Weights, even_plan, explicit_plan
+from export_tools.quality import compare_logits, pass_through, single_layers, token_ids
 from export_tools.sources.source import Source
+from export_tools.texts import TEXTS, tokenize
 from export_tools.weigh import weigh
 
 F32_BYTES: Final = 4
@@ -43,6 +45,7 @@ class SplitOptions:
     weights: WeightOptions = AS_THEY_ARE
     force: bool = False
     static: StaticLimits | None = None  # for the static runner too
+    judge: bool = False  # measure what compression cost, for the manifest
 
     def check_target(self) -> None:
         """Raise UsageError when the target is there and may not be replaced; before any work is done."""
@@ -70,6 +73,7 @@ def split(source: Source, options: SplitOptions, say: Say) -> Manifest:
     with tempfile.TemporaryDirectory(
         prefix=f".{options.out.name}-", dir=options.out.parent, ignore_cleanup_errors=True
     ) as temporary:
+        original = source
         if options.weights.kind != "f32":
             say(f"compressing its weights to {options.weights.kind}")
             source = compress_source(source, options.weights, Path(temporary) / "compressed")
@@ -85,7 +89,19 @@ def split(source: Source, options: SplitOptions, say: Say) -> Manifest:
                 check_static(core, folder / stages[-1].model, options.static, last=last == plan[-1][1])
             size = stages[-1].weight_bytes / 2**20
             say(f"stage {index}: layers [{first}, {last}), {size:.0f} MiB")
-        return finish(folder, source, facts_of(whole), weights, tuple(stages), options)
+        quality = {}
+        if options.judge and options.weights.kind != "f32":
+            say("measuring what that cost")
+            quality = _judge(original, [folder / stage.model for stage in stages], len(weights.layers))
+        return finish(folder, source, facts_of(whole), weights, tuple(stages), options, quality)
+
+
+def _judge(source: Source, shards: list[Path], layers: int) -> dict[str, Any]:
+    folder = source.tokenizer_files[0].parent
+    ids = token_ids([tokenize(folder, source.tokenizer_kind, text) for text in TEXTS])
+    theirs = pass_through(single_layers(source.model, 0, layers), ids)
+    ours = pass_through((ov.Core().read_model(path) for path in shards), ids)
+    return compare_logits(theirs, ours, ids).as_dict()
 
 
 def finish(
@@ -95,6 +111,7 @@ def finish(
     weights: Weights,
     stages: tuple[StageManifest, ...],
     options: SplitOptions,
+    quality: dict[str, Any],
 ) -> Manifest:
     """Add tokenizer and manifest to the stages in `folder`, and move it to where it was wanted."""
     manifest = replace(
@@ -103,6 +120,7 @@ def finish(
         layer_bytes=weights.layers,
         embedding_bytes=weights.embedding,
         head_bytes=weights.head,
+        quality=quality,
     )
     manifest.save(folder)
     if options.out.exists():

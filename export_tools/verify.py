@@ -16,6 +16,7 @@ from export_tools.narrow import narrow_stage
 from export_tools.passes.fusion import Fusion, read_fusion
 from export_tools.sources.open import open_source
 from export_tools.split import SplitOptions, split
+from export_tools.texts import tokenize as tokenize_by
 from stages.chain import Chain, generate, make_rows
 from stages.draft_load import read_head_tokens
 from stages.settings import RunnerOptions
@@ -135,11 +136,4 @@ def _kinds(chain: Chain) -> dict[str, int]:
 
 def tokenize(folder: Path, manifest: Manifest, text: str) -> list[int]:
     """Token ids of a text by the split's own tokenizer."""
-    path = folder / "tokenizer"
-    if manifest.tokenizer_kind == "huggingface":
-        from tokenizers import Tokenizer  # noqa: PLC0415
-
-        return Tokenizer.from_file(str(path / "tokenizer.json")).encode(text, add_special_tokens=False).ids
-    from openvino_genai import Tokenizer as GenAITokenizer  # noqa: PLC0415
-
-    return GenAITokenizer(str(path)).encode(text, add_special_tokens=False).input_ids.data[0].tolist()
+    return tokenize_by(folder / "tokenizer", manifest.tokenizer_kind, text)

@@ -13,6 +13,7 @@ import typer
 from engine.contract.control import MAIN_PIPELINE
 from engine.contract.errors import BrokerError
 from engine.contract.manifest import Manifest, load_manifest
+from engine.contract.quality import quality_lines
 from engine.distribution.models import Source, split_folder
 from engine.distribution.pieces import Need
 from engine.monitoring.process import show_stage
@@ -162,6 +163,8 @@ async def serve_stage(config: StageConfig, *, metrics: str = "") -> None:
     await asyncio.to_thread(check_shard, config.shards, manifest, config.index)
     subjects.lease_key(config.pipeline)  # is it a name?
     identity = identify(manifest, config.index, config.runner, pipeline=config.pipeline)
+    for what, value in quality_lines(manifest):
+        announce(f"{what}: {value}")
     async with connect(config.nats, name=f"stage-{config.index}") as transport:
         worker = StageWorker(
             transport,

@@ -66,6 +66,7 @@ class Manifest:
     hidden_dtype: Literal["f32"] = "f32"
     versions: dict[str, str] = field(default_factory=dict[str, str])  # openvino, shardline
     weights: dict[str, Any] = field(default_factory=dict[str, Any])  # how build compressed the source; {}: it did not
+    quality: dict[str, Any] = field(default_factory=dict[str, Any])  # what that cost: export_tools/quality.py
     layer_bytes: tuple[int, ...] = ()  # of weights, all layers; (): made by an older shardline
     embedding_bytes: int = 0
     head_bytes: int = 0

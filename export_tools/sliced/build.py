@@ -37,7 +37,8 @@ def build_sliced(folder: Path, options: SplitOptions, say: Say, run: Run = run_a
     digest = digest_of_huggingface(folder)
     work = Work(options.out.parent / f".{options.out.name}.building", _key(digest, ranges, options), say)
     work.open()
-    source = describe(_with_tokenizer(folder, work.folder), folder / "config.json", digest)
+    tokenizer = _with_tokenizer(folder, work.folder)
+    source = describe(tokenizer, folder / "config.json", digest)
     source = replace(source, path=folder, name=folder.resolve().name)
     if options.static:
         options.static.check(source.context_length)
@@ -47,6 +48,8 @@ def build_sliced(folder: Path, options: SplitOptions, say: Say, run: Run = run_a
         "weights": asdict(options.weights),
         "beam_gather": options.beam_gather,
         "static": asdict(options.static) if options.static else None,
+        "judge": options.judge and options.weights.kind != "f32",
+        "tokenizer": str(tokenizer),
     }
     try:
         pieces = _build_all(work, task, {range_: expected.of(*range_) for range_ in ranges}, say, run)
@@ -54,7 +57,8 @@ def build_sliced(folder: Path, options: SplitOptions, say: Say, run: Run = run_a
         work.remove()
         raise
     split = work.folder / "split"
-    manifest = finish(split, source, _together(pieces), _weights(pieces), tuple(p.stage for p in pieces), options)
+    stages = tuple(piece.stage for piece in pieces)
+    manifest = finish(split, source, _together(pieces), _weights(pieces), stages, options, pieces[-1].quality)
     work.remove()
     return manifest
 
@@ -80,7 +84,7 @@ def _build_all(
 
 
 def _build_one(task: Mapping[str, Any], work: Work, run: Run) -> Piece:
-    """One stage, in two processes: neither holds what the other needs."""
+    """One stage, in two or three processes: none holds what the others need."""
     index = task["index"]
     fresh, target = work.folder / "fresh", work.folder / "split"
     for path in (fresh, target / f"stage{index}"):
@@ -88,8 +92,12 @@ def _build_one(task: Mapping[str, Any], work: Work, run: Run) -> Piece:
     converted = run({**task, "task": "convert", "target": str(fresh)})
     places = {"source": str(fresh), "scratch": str(fresh / "compressed"), "target": str(target)}
     stored = run({**task, "task": "store", **places})
+    judged = {"peak": 0}
+    if task["judge"]:
+        judged = run({**task, "task": "judge", **places, "values": str(work.folder)})
     shutil.rmtree(fresh)
-    return read_piece({**stored, "peak": max(converted["peak"], stored["peak"])})
+    peak = max(answer["peak"] for answer in (converted, stored, judged))
+    return read_piece({"quality": {}, **stored, **judged, "peak": peak})
 
 
 def _key(digest: str, ranges: tuple[tuple[int, int], ...], options: SplitOptions) -> str:
@@ -119,6 +127,8 @@ def _check_options(options: SplitOptions) -> None:
     weights = options.weights
     if weights.kind == "int4" and weights.ratio < 1:
         raise CannotSliceError("--ratio chooses among all layers")
+    if weights.looks_at_data:
+        raise CannotSliceError("--awq and --scale-estimation send texts through all layers")
 
 
 def _with_tokenizer(folder: Path, work: Path) -> Path:

@@ -25,6 +25,7 @@ class Piece:
     layers: tuple[int, ...]  # bytes of each
     embedding: int
     head: int
+    quality: dict[str, Any]  # of all stages, on the last
     peak: int  # bytes of resident memory that building it took
 
 

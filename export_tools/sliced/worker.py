@@ -3,6 +3,7 @@
 
     python -m export_tools.sliced.worker '{"task": "convert", ...}'      # torch: layers to an IR
     python -m export_tools.sliced.worker '{"task": "store", ...}'        # no torch model: compress, cut, write
+    python -m export_tools.sliced.worker '{"task": "judge", ...}'        # what compression cost
 
 Prints one JSON object: what was found, the peak of its resident memory in bytes, or an error.
 """
@@ -21,9 +22,11 @@ from engine.contract.errors import ShardlineError
 from engine.contract.manifest import digest_file
 from engine.contract.static import StaticLimits
 from export_tools.compress import WeightOptions, compress_source
+from export_tools.quality import compare_logits, load_values, pass_through, save_values, single_layers, token_ids
 from export_tools.sliced.checkpoint import CannotSliceError, read_checkpoint
 from export_tools.sources.source import Source
 from export_tools.split import check_static, facts_of, kv_bytes_per_token, write_stage
+from export_tools.texts import TEXTS, tokenize
 from export_tools.weigh import weigh
 
 LAYER_LISTS: Final = "(?:layers|h|blocks)"  # what families call the list of their layers
@@ -115,6 +118,32 @@ def store(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def judge(job: dict[str, Any]) -> dict[str, Any]:
+    """Pass the texts through the layers in `source` and through the finished stage; behind the last: {quality}.
+
+    What they have come to is kept in `values` for the next stage; nothing is found when the one before kept nothing.
+    """
+    import openvino as ov  # noqa: PLC0415
+
+    index, first, last, values = job["index"], job["first"], job["last"], Path(job["values"])
+    before = values / f"values{index - 1}.npz"
+    if first == 0:
+        ids = token_ids([tokenize(Path(job["tokenizer"]), "huggingface", text) for text in TEXTS])
+        theirs = ours = ids
+    elif before.is_file():
+        ids, theirs, ours = (load_values(before, side) for side in ("ids", "theirs", "ours"))
+    else:
+        return {}
+    begin = max(first - 1, 0)
+    layers = single_layers(Path(job["source"]) / "openvino_model.xml", first - begin, last - begin)
+    theirs = pass_through(layers, theirs)
+    ours = pass_through([ov.Core().read_model(Path(job["target"]) / f"stage{index}" / "openvino_model.xml")], ours)
+    if last == job["layers"]:
+        return {"quality": compare_logits(theirs, ours, ids).as_dict()}
+    save_values(values / f"values{index}.npz", ids=ids, theirs=theirs, ours=ours)
+    return {}
+
+
 def renumber(path: Path, shift: int) -> None:
     """Give states and operations of a shard the numbers of their layers in the whole model."""
     if shift:
@@ -126,7 +155,7 @@ def renumber(path: Path, shift: int) -> None:
 def answer(job: dict[str, Any]) -> dict[str, Any]:
     """Do a job: what was found and the peak of memory, or the error that was met."""
     try:
-        found = {"convert": convert, "store": store}[job["task"]](job)
+        found = {"convert": convert, "store": store, "judge": judge}[job["task"]](job)
     except ShardlineError as error:
         found = {"error": type(error).__name__, "message": str(error)}
     return {**found, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KILO}
