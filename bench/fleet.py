@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -42,8 +43,10 @@ async def pipeline(
     profile: str,
     *decoder_options: str,
     delay: Delay | None = None,
+    kv: str = "",
 ) -> AsyncGenerator[tuple[NatsTransport, Subjects]]:
-    """One worker per stage, each with one thread on a core of its own, a decoder and a broker; yields a connection.
+    """One worker per stage, each with one thread on a core (its own as far as there are), a decoder, a broker; yields a
+    connection.
 
     With a delay every worker and the decoder reach the broker through slow links; the connection yielded does not.
     """
@@ -59,8 +62,10 @@ async def pipeline(
                 url = f"nats://{(await proxy.wait_for_line('ready')).split()[-1]}"
             common = ["--shards", str(shards), "--nats", url]
             stage = [sys.executable, "-m", "stages.cli", "--threads", "1", "--profile", profile, *common]
+            stage += ["--kv-memory", kv] if kv else []
+            cores = os.cpu_count() or 1
             children = [
-                await processes.start(f"stage-{i}", [*stage, "--index", str(i), "--cores", str(i)])
+                await processes.start(f"stage-{i}", [*stage, "--index", str(i), "--cores", str(i % cores)])
                 for i in range(len(manifest.stages))
             ]
             decoder = [sys.executable, "-m", "engine.decoder.cli", *common, *decoder_options]

@@ -24,8 +24,9 @@ PROVEN: Final[Mapping[str, str]] = {  # by kind of device, what tests of this pr
     "CPU": "paged and stateful shards are tested on devices of this kind, and by each worker at its start",
     "GPU": "no worker was ever run on a device of this kind: shards are only known to have the operations that its "
     "plugin looks for (a Gather by beam_idx behind every state); paged shards are refused there",
-    "NPU": "no worker was ever run on a device of this kind: it wants fixed shapes, which paged and stateful shards "
-    "do not have",
+    "NPU": "no worker was ever run on a device of this kind: it wants fixed shapes, which shards made with "
+    "'shard-export split --static' have under 'stage-run --runner static' (proven on a CPU: the same tokens, and only "
+    "operations that its compiler is known to take); paged and stateful runners are not for it",
 }
 UNKNOWN_KIND: Final = "nothing is known of shards on devices of this kind"
 
