@@ -31,6 +31,7 @@ class Shape:
     inner: int
     tied: bool
     rope_factor: float
+    vocabulary: int = VOCABULARY
 
 
 SHAPES = {
@@ -50,7 +51,7 @@ def configuration(shape: Shape) -> dict[str, Any]:
         "num_key_value_heads": shape.kv_heads,
         "head_dim": shape.hidden // shape.heads,
         "intermediate_size": shape.inner,
-        "vocab_size": VOCABULARY,
+        "vocab_size": shape.vocabulary,
         "tie_word_embeddings": shape.tied,
         "max_position_embeddings": 131_072,
         "rms_norm_eps": 1e-5,
@@ -87,7 +88,7 @@ def layer_tensors(shape: Shape, layer: int) -> dict[str, tuple[int, ...]]:
 
 def files(shape: Shape) -> Iterator[tuple[str, dict[str, tuple[int, ...]]]]:
     """(name, tensors and their shapes) of every file."""
-    table = (VOCABULARY, shape.hidden)
+    table = (shape.vocabulary, shape.hidden)
     yield "embedding", {"model.embed_tokens.weight": table, "model.norm.weight": (shape.hidden,)}
     for layer in range(shape.layers):
         yield f"layer{layer:02}", layer_tensors(shape, layer)
@@ -126,11 +127,8 @@ def tokenizer() -> Tokenizer:
     return made
 
 
-def make(name: str, folder: Path) -> Path:
-    """The model of that name in `folder`; what is there already is left."""
-    shape = SHAPES[name]
-    if (folder / "config.json").exists():
-        return folder
+def write_model(shape: Shape, folder: Path) -> None:
+    """Weights and configuration; the latter last: that it is there says that all is."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     for file, tensors in files(shape):
@@ -138,12 +136,18 @@ def make(name: str, folder: Path) -> Path:
     weights = {tensor: f"{file}.safetensors" for file, tensors in files(shape) for tensor in tensors}
     index = {"metadata": {}, "weight_map": weights}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    tokenizer().save(str(folder / "tokenizer.json"))
-    names = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(names))
-    (folder / "config.json").write_text(
-        json.dumps(configuration(shape), indent=2)
-    )  # last: its presence says all is there
+    (folder / "config.json").write_text(json.dumps(configuration(shape), indent=2))
+
+
+def make(name: str, folder: Path) -> Path:
+    """The model of that name in `folder`; what is there already is left."""
+    if not (folder / "config.json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        tokenizer().save(str(folder / "tokenizer.json"))
+        special = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
+        names = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **special})
+        (folder / "tokenizer_config.json").write_text(names)
+        write_model(SHAPES[name], folder)
     return folder
 
 

@@ -18,7 +18,7 @@ TEXTS: Final = (
     "at half past eleven?\nAnswer: From nine o'clock to half past eleven is two and a half hours. At sixty kilometres "
     "an hour the train travels sixty times two and a half, which is one hundred and fifty kilometres.",
     "Ein Netz aus kleinen Rechnern kann ein großes Modell bedienen, wenn jeder nur einen Teil davon trägt. Die "
-    "Schichten werden der Reihe nach verteilt, und was die eine berechnet hat, schickt sie an die nächste weiter.",
+    "Schichten werden der Reihe nach verteilt, und was die eine berechnet hat, geht gleich weiter an die nächste.",
 )
 
 # By which scales are chosen. None of them is among those that are measured.

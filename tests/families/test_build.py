@@ -26,12 +26,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def save(model: Any, target: Path) -> None:
     """A model and a tokenizer of words."""
-    from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: PLC0415
-
     from tests.families.models import VOCABULARY  # noqa: PLC0415
 
     model.save_pretrained(target)
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w0"))
+    save_tokenizer(target, VOCABULARY)
+
+
+def save_tokenizer(target: Path, vocabulary: int) -> None:
+    """A tokenizer of words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: PLC0415
+
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(vocabulary)}, unk_token="w0"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
     words.save(str(target / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "w2", "bos_token": "w1"}
@@ -81,6 +86,26 @@ def test_weights_are_kept_in_what_was_asked_for(
     (one, tokens), (two, again) = run(tmp_path / "one", "paged"), run(tmp_path / "two", "paged")
     assert tokens == again
     assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize("way", [["--awq"], ["--scale-estimation"], ["--ratio", "0.5"]])
+def test_what_looks_at_all_layers_is_exported_at_once_and_says_so(way: list[str], folder: Path, tmp_path: Path) -> None:
+    words = ["--stages", "2", "--weights", "int4", "--group-size", "32", *way]
+    result = command("build", str(folder), "--out", str(tmp_path / "out"), *words)
+    assert result.exit_code == 0, result.output
+    assert f"at once, with memory for the whole model: {way[0]}" in result.stderr
+    assert load_manifest(tmp_path / "out").quality["positions"] > 0
+
+
+@pytest.mark.parametrize("at_once", [[], ["--at-once"]])
+def test_fewer_bits_cost_more_and_the_manifest_says_how_much(at_once: list[str], folder: Path, tmp_path: Path) -> None:
+    for name in ("f16", "int8", "int4"):
+        words = ["--weights", name, "--group-size", "32", "--stages", "2", *at_once]
+        assert build(folder, tmp_path / name, *words) == ""
+    found = [load_manifest(tmp_path / name).quality for name in ("f16", "int8", "int4")]
+    assert found[0]["divergence"] < found[1]["divergence"] < found[2]["divergence"] < 1
+    assert found[0]["same_token"] >= found[2]["same_token"]
+    assert len({quality["source_perplexity"] for quality in found}) == 1
 
 
 def test_verify_compares_with_the_source_compressed_in_the_same_way(folder: Path, tmp_path: Path) -> None:

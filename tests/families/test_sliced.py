@@ -1,6 +1,9 @@
 """Every family stage by stage: the same numbers as cut out of the whole, or a reason to export it whole."""
 
 import json
+import resource
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,11 @@ from export_tools.sliced.process import checked
 from export_tools.sliced.worker import answer
 from export_tools.split import SplitOptions
 from tests.families.parity import largest, run, split_into
-from tests.families.test_build import save
+from tests.families.test_build import save, save_tokenizer
 from tests.families.test_parity import FAMILIES
 
 pytestmark = [pytest.mark.export, pytest.mark.filterwarnings("ignore")]
 OLDER = ("gemma2", "gemma3")  # are converted under transformers 5.0 only
-MIB = 1 << 20
 
 
 def here(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,3 +107,32 @@ def test_layers_that_are_built_otherwise_without_the_others_are_exported_whole(t
     save(build(config), tmp_path / "model")
     with pytest.raises(CannotSliceError, match=r"layers.*mlp is another one"):
         sliced(tmp_path / "model", tmp_path / "out", (1, 1, 1, 1))
+
+
+def test_a_model_larger_than_memory_is_built(tmp_path: Path) -> None:
+    """Weights of 2.4 GB in 16 bits where a process may have 2 GB of its own; at once that fails."""
+    from bench.models import Shape, write_model  # noqa: PLC0415
+
+    shape = Shape(
+        hidden=2048, layers=20, heads=32, kv_heads=8, inner=8192, tied=False, rope_factor=32.0, vocabulary=2048
+    )
+    folder, limit = tmp_path / "model", 2_000_000_000
+    write_model(shape, folder)
+    save_tokenizer(folder, 2048)
+    assert sum(file.stat().st_size for file in folder.glob("*.safetensors")) > limit
+
+    def build(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "export_tools.cli", "build", str(folder), "--weights", "int4", *words]
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=900,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)),
+        )
+
+    built = build("--out", str(tmp_path / "out"), "--stages", "5", "--no-quality")
+    assert built.returncode == 0, built.stderr
+    assert built.stderr.count("of memory") == 5
+    assert build("--out", str(tmp_path / "whole"), "--stages", "5", "--no-quality", "--at-once").returncode != 0
