@@ -80,7 +80,8 @@ def single_layers(path: Path, first: int, last: int) -> Iterator[ov.Model]:
 
 def save_values(path: Path, **sides: Values) -> None:
     """Keep what several sides have come to."""
-    np.savez(path, **{f"{side}{at}": value for side, values in sides.items() for at, value in enumerate(values)})
+    named: Any = {f"{side}{at}": value for side, values in sides.items() for at, value in enumerate(values)}
+    np.savez(path, **named)
 
 
 def load_values(path: Path, side: str) -> Values:

@@ -138,8 +138,8 @@ def _with_tokenizer(folder: Path, work: Path) -> Path:
     from transformers import AutoTokenizer  # noqa: PLC0415
 
     target = work / "tokenizer"
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)  # type: ignore[reportUnknownMemberType]
-    tokenizer.save_pretrained(target)
+    load: Any = AutoTokenizer
+    load.from_pretrained(folder, local_files_only=True).save_pretrained(target)
     for name in ("config.json", "generation_config.json"):
         if (folder / name).is_file():
             shutil.copyfile(folder / name, target / name)

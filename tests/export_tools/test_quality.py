@@ -44,13 +44,14 @@ def test_one_other_choice_among_five_ends_one_of_two_runs() -> None:
 def test_texts_pass_through_parts_one_after_the_other() -> None:
     ids = op.parameter([-1, -1], ov.Type.i64, name="input_ids")
     ids.output(0).set_names({"input_ids"})
-    first = ov.Model([op.unsqueeze(op.convert(ids, "f32"), op.constant(2))], [ids])
+    first = ov.Model([op.unsqueeze(op.convert(ids, "f32"), op.constant(2))], [ids])  # pyright: ignore[reportGeneralTypeIssues]
     hidden = op.parameter([-1, -1, 1], ov.Type.f32, name="inputs_embeds")
     hidden.output(0).set_names({"inputs_embeds"})
     mask = op.parameter([-1, -1], ov.Type.i64, name="attention_mask")
     mask.output(0).set_names({"attention_mask"})
     summed = op.reduce_sum(op.convert(mask, "f32"), op.constant([1]), keep_dims=True)
-    last = ov.Model([op.add(hidden, op.unsqueeze(summed, op.constant(2)))], [hidden, mask])
+    ends = [op.add(hidden, op.unsqueeze(summed, op.constant(2)))]
+    last = ov.Model(ends, [hidden, mask])  # pyright: ignore[reportGeneralTypeIssues]
     found = pass_through([first, last], IDS)
     assert [value[0, :, 0].tolist() for value in found] == [[3, 4, 5], [4, 3]]
 
