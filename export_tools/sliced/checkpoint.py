@@ -57,7 +57,7 @@ class Checkpoint:
 
 def read_checkpoint(folder: Path, layers: int) -> Checkpoint:
     """Raises CannotSliceError when the tensors do not fall into that many layers, UsageError on a broken file."""
-    found = [tensor for file in sorted(folder.glob("*.safetensors")) for tensor in _read_header(file)]
+    found = [tensor for file in _files(folder) for tensor in _read_header(file)]
     strange = sorted({tensor.dtype for tensor in found} - set(FLOATS))
     if strange:
         raise CannotSliceError(f"its weights are {', '.join(strange)}")
@@ -81,6 +81,17 @@ def estimate(checkpoint: Checkpoint, weights: WeightOptions) -> Weights:
     tables = sorted((t.elements for t in checkpoint.tensors if t.layer is None and len(t.shape) == 2), reverse=True)
     table = int(tables[0] * wide) if tables else 0  # a tied head is the same one again
     return Weights(tuple(map(int, sizes)), table, table)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Those of the index, if there is one: folders also hold the same weights under other names."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return sorted(folder.glob("*.safetensors"))
+    names: set[str] = set(json.loads(index.read_bytes())["weight_map"].values())
+    if missing := sorted(name for name in names if not (folder / name).is_file()):
+        raise UsageError(f"{folder} has no {missing[0]}, which {index.name} names: fetch the whole model")
+    return [folder / name for name in sorted(names)]
 
 
 def _read_header(file: Path) -> list[Tensor]:

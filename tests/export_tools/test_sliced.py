@@ -126,6 +126,23 @@ def test_other_numbered_tensors_are_a_reason_to_export_whole(name: str, what: st
         read_checkpoint(folder, LAYERS)
 
 
+def index_of(folder: Path, *names: str) -> None:
+    weights = {f"tensor {at}": name for at, name in enumerate(names)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
+
+
+def test_files_that_the_index_does_not_name_are_not_read(folder: Path) -> None:
+    write_tensors(folder / "consolidated.safetensors", {"layers.0.attention.wq": (8, 10)})
+    index_of(folder, "a.safetensors", "b.safetensors")
+    assert len(read_checkpoint(folder, LAYERS).tensors) == LAYERS + 2
+
+
+def test_a_file_that_the_index_names_and_is_not_there_is_named(folder: Path) -> None:
+    index_of(folder, "a.safetensors", "z.safetensors")
+    with pytest.raises(UsageError, match=r"no z\.safetensors"):
+        read_checkpoint(folder, LAYERS)
+
+
 def test_packed_weights_are_a_reason_to_export_whole(folder: Path) -> None:
     write_tensors(folder / "c.safetensors", {"model.scales": (8, 10)}, dtype="F8_E4M3")
     with pytest.raises(CannotSliceError, match="F8_E4M3"):
