@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+from engine.contract.errors import ShardlineError
 from engine.contract.manifest import Manifest
 from engine.contract.sizes import show_size
 from export_tools.plan import Weights
@@ -37,30 +38,35 @@ def build_sliced(folder: Path, options: SplitOptions, say: Say, run: Run = run_a
     digest = digest_of_huggingface(folder)
     work = Work(options.out.parent / f".{options.out.name}.building", _key(digest, ranges, options), say)
     work.open()
-    tokenizer = _with_tokenizer(folder, work.folder)
-    source = describe(tokenizer, folder / "config.json", digest)
-    source = replace(source, path=folder, name=folder.resolve().name)
-    if options.static:
-        options.static.check(source.context_length)
-    task = {
-        "folder": str(folder.resolve()),
-        "layers": checkpoint.layers,
-        "weights": asdict(options.weights),
-        "beam_gather": options.beam_gather,
-        "static": asdict(options.static) if options.static else None,
-        "judge": options.judge and options.weights.kind != "f32",
-        "tokenizer": str(tokenizer),
-    }
     try:
-        pieces = _build_all(work, task, {range_: expected.of(*range_) for range_ in ranges}, say, run)
-    except CannotSliceError:
-        work.remove()
+        tokenizer = _with_tokenizer(folder, work.folder)
+        source = replace(describe(tokenizer, folder / "config.json", digest), path=folder, name=folder.resolve().name)
+        if options.static:
+            options.static.check(source.context_length)
+        sizes = {range_: expected.of(*range_) for range_ in ranges}
+        pieces = _build_all(work, _task(folder, tokenizer, options, checkpoint.layers), sizes, say, run)
+    except ShardlineError as error:
+        if isinstance(error, CannotSliceError) or not work.done:
+            work.remove()
         raise
     split = work.folder / "split"
     stages = tuple(piece.stage for piece in pieces)
     manifest = finish(split, source, _together(pieces), _weights(pieces), stages, options, pieces[-1].quality)
     work.remove()
     return manifest
+
+
+def _task(folder: Path, tokenizer: Path, options: SplitOptions, layers: int) -> dict[str, Any]:
+    """What all jobs of a build have in common."""
+    return {
+        "folder": str(folder.resolve()),
+        "layers": layers,
+        "weights": asdict(options.weights),
+        "beam_gather": options.beam_gather,
+        "static": asdict(options.static) if options.static else None,
+        "judge": options.judge and options.weights.kind != "f32",
+        "tokenizer": str(tokenizer),
+    }
 
 
 def _build_all(

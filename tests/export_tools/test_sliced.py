@@ -221,6 +221,15 @@ def test_what_cannot_be_sliced_leaves_nothing_behind(folder: Path, tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_what_is_refused_before_a_stage_is_finished_leaves_nothing_behind(folder: Path, tmp_path: Path) -> None:
+    def refuse(_: Mapping[str, Any]) -> dict[str, Any]:
+        return checked({"error": "UsageError", "message": "--group-size 48"})
+
+    with pytest.raises(UsageError, match="--group-size"):
+        build_sliced(folder, options(tmp_path / "out"), lambda _: None, refuse)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 def test_a_share_of_the_layers_needs_all_of_them(folder: Path, tmp_path: Path) -> None:
     wanted = options(tmp_path / "out", weights=WeightOptions(kind="int4", ratio=0.5))
     with pytest.raises(CannotSliceError, match="--ratio"):
