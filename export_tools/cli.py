@@ -28,10 +28,8 @@ Name = Annotated[str, typer.Option(help="Model name; goes into subjects.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing folder.")]
 
 if TYPE_CHECKING:
-    from engine.contract.manifest import Manifest
     from engine.contract.static import StaticLimits
     from export_tools.compress import WeightOptions
-    from export_tools.split import SplitOptions
 
 app = App(
     rich_markup_mode=None,
@@ -126,6 +124,7 @@ def _split(
     judge: bool = False,
 ) -> None:
     from export_tools.compress import AS_THEY_ARE  # noqa: PLC0415
+    from export_tools.sliced.build import try_build_sliced  # noqa: PLC0415
     from export_tools.sources.open import open_source  # noqa: PLC0415  loads OpenVINO: not for --help
     from export_tools.split import SplitOptions  # noqa: PLC0415
     from export_tools.split import split as write  # noqa: PLC0415
@@ -148,7 +147,7 @@ def _split(
         judge=judge,
     )
     options.check_target()
-    manifest = _build_sliced(source, options, say) if sliced else None
+    manifest = try_build_sliced(source, options, say) if sliced else None
     if manifest is None:
         say(f"reading {source}")
         with open_source(source) as opened:
@@ -156,22 +155,6 @@ def _split(
     for what, value in quality_lines(manifest):
         say(f"{what}: {value}")
     print(f"{out}: {manifest.slug}, {len(manifest.stages)} stages, split {manifest.split[:12]}")
-
-
-def _build_sliced(source: Path, options: "SplitOptions", say: Callable[[str], None]) -> "Manifest | None":
-    """Stage by stage; None where that is not possible."""
-    from export_tools.sliced.build import build_sliced  # noqa: PLC0415
-    from export_tools.sliced.checkpoint import CannotSliceError  # noqa: PLC0415
-    from export_tools.sources.huggingface import check_exporter, is_huggingface  # noqa: PLC0415
-
-    if not is_huggingface(source):
-        return None
-    check_exporter(source)
-    try:
-        return build_sliced(source, options, say)
-    except CannotSliceError as reason:
-        say(f"not stage by stage but at once, with memory for the whole model: {reason}")
-        return None
 
 
 @app.command()

