@@ -44,7 +44,7 @@ def test_a_form_that_becomes_too_complex_ends_the_answer_in_an_error(
             shown, final = await whole(here, max_tokens=120, temperature=0.5 if "n" in fields else 0, **fields)
             assert final.finish_reason == "error" and final.error is not None
             assert final.error["code"] == ErrorCode.FORMAT_TOO_COMPLEX
-            assert "response_format" in final.error["message"] and "\n" not in final.error["message"]
+            assert "what the answer must look like" in final.error["message"] and "\n" not in final.error["message"]
             if "n" not in fields:
                 assert final.text == shown
             assert (await beside).text == answer_to("why", 60)
