@@ -62,7 +62,7 @@ soak: $(DEV)
 	SHARDLINE_SOAK_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/system/test_mixed_load.py
 
 test: check
-	$(BIN)/python -m pytest $(WORKERS) -m 'not thorough'
+	$(BIN)/python -m pytest $(WORKERS) --durations=25 -m 'not thorough'
 
 $(EXPORT): pyproject.toml
 	@test -x $(EXPORT_VENV)/bin/python || $(PYTHON) -m venv $(EXPORT_VENV)
