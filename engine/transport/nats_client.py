@@ -7,6 +7,7 @@
 - a link that is half open with unsent bytes hangs in `wait_closed` while reconnecting (#671): links are aborted;
 - what was pending when a link was lost is dropped: steps of the past are useless to whoever gets them late;
 - an attempt that times out leaves its socket open: it is aborted before the next;
+- the first attempt comes at once, in all clients that lost the same broker: it waits a moment, each another one;
 - a cancellation that comes together with an answer is lost in `wait_for` (Python 3.11): see `whole`;
 - a request that the broker's permissions forbid fails at once, not at its timeout;
 - a broker that offers no TLS where we want it would get everything in clear text: it gets nothing.
@@ -31,6 +32,7 @@ from engine.transport.nats_refusals import Refusals
 READ_BYTES: Final = 128 * 1024
 WATCH_SECONDS: Final = 2.0
 MISSES: Final = 2  # echoes lost in a row before a link counts as dead
+SPREAD_SECONDS: Final = 0.2  # within which clients come back that lost the same broker at the same moment
 T = TypeVar("T")
 log = logging.getLogger("shardline.transport")
 
@@ -108,6 +110,7 @@ class RepairedClient(Client):
         self.offline.set()
         self.abort()
         self.forget_pending()
+        await asyncio.sleep(random.uniform(0, SPREAD_SECONDS))
         await super()._attempt_reconnect()
         if self.is_connected:
             self.offline.clear()

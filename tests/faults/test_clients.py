@@ -20,7 +20,7 @@ from tests.transport.proxy import Proxy, proxy_to
 pytestmark = [pytest.mark.model, pytest.mark.broker, pytest.mark.faults, pytest.mark.xdist_group("faults")]
 CROWD = 100
 FEW = 8  # tokens
-SPREAD = 0.1  # seconds: pauses between attempts are 0.1 to 0.5
+SPREAD = 0.1  # seconds: half of what clients are spread over
 
 
 def test_a_client_whose_cable_is_pulled_until_all_is_over_gets_the_rest_from_the_log(disturbed: Disturbed) -> None:

@@ -21,10 +21,10 @@ from tests.conftest import Shards
 from tests.faults.asking import HASTY, Answers, Disturbed, assert_same, by_client
 from tests.faults.broker import logged
 from tests.faults.test_cluster import free_ports
-from tests.system.prompts import PROMPTS
 
 pytestmark = [pytest.mark.model, pytest.mark.broker, pytest.mark.faults, pytest.mark.xdist_group("faults")]
 DISK = "16m"
+LARGE = 5_000 * "word "  # a small one may fit into what its file has of the disk already
 CONFIG = """\
 listen: "127.0.0.1:{port}"
 max_payload: 8MB
@@ -88,7 +88,7 @@ async def disturbed_by(shards: Path, home: Path, tell: Callable[[str], None]) ->
             disk.fill()
             await logged(decoder, "events wait until they can be stored")
             with pytest.raises(BrokerError) as refused:
-                await Client(transport, subjects).complete(prompt=PROMPTS[0], max_tokens=4)
+                await Client(transport, subjects).complete(prompt=LARGE, max_tokens=4)
             tell(str(refused.value))
             assert not asking.done()
             disk.free()

@@ -55,6 +55,7 @@ def test_a_standby_goes_on_for_a_stage_that_is_killed(disturbed: Disturbed, inde
     disturbed.by(kill_beside_a_standby)
 
 
+@pytest.mark.thorough
 def test_answers_that_go_on_with_other_arithmetic_keep_what_was_told_and_are_marked(disturbed: Disturbed) -> None:
     other = beside(disturbed, 1, "--runner", "stateful")
 
@@ -89,7 +90,9 @@ def test_a_stage_that_hung_and_comes_back_stands_by_and_computes_nothing_more(di
 
     async def compare_and_end(_: NatsTransport, __: Subjects) -> None:
         [(stale, steps)] = back
-        assert (await until(disturbed.here.pipeline, stale, lambda _: True)).steps == steps
+        settled = await until(disturbed.here.pipeline, stale, lambda beat: not beat.waiting)
+        assert settled.steps - steps <= 1  # what was on the device
+        assert (await until(disturbed.here.pipeline, stale, lambda _: True)).steps == settled.steps
         stale.signal(signal.SIGTERM)
         assert await stale.wait() == 0
 

@@ -4,6 +4,7 @@ import asyncio
 import random
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from engine.local.broker import embedded_broker
 from engine.service import loop_factory
 from engine.transport import nats_queue
 from engine.transport.nats import NatsTransport, connect
-from engine.transport.nats_client import RepairedClient, whole
+from engine.transport.nats_client import SPREAD_SECONDS, RepairedClient, whole
 from tests.transport.proxy import Proxy, proxy_to
 
 pytestmark = pytest.mark.broker
@@ -326,5 +327,27 @@ def test_who_takes_prompts_for_ever_stops_although_one_comes_at_that_moment(run:
                 taking.cancel()
                 done, _ = await asyncio.wait({taking}, timeout=2)
                 assert done
+
+    run(main)
+
+
+def test_clients_that_lose_their_links_in_one_moment_do_not_come_back_in_one(run: Run) -> None:
+    """A broker that is back at once, or the next one of a cluster, would have them all at the same time."""
+
+    async def main() -> None:
+        async with embedded_broker() as url, proxy_to(url) as proxy, AsyncExitStack() as stack:
+            connecting = [connect(proxy.url, name=f"client-{number}") for number in range(20)]
+            clients = [client_of(await stack.enter_async_context(one)) for one in connecting]
+            for link in list(proxy.links):
+                link.client.transport.abort()
+            loop, back = asyncio.get_running_loop(), list[float]()
+
+            async def until_back(client: RepairedClient) -> None:
+                await client.offline.wait()
+                await client.online.wait()
+                back.append(loop.time())
+
+            await asyncio.gather(*map(until_back, clients))
+            assert max(back) - min(back) > SPREAD_SECONDS / 4
 
     run(main)
