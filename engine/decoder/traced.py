@@ -67,5 +67,5 @@ class StepTraces:
     def lost(self) -> None:
         """No further results will come."""
         for span in (span for spans in self._open.values() for span in spans):
-            span.end(**{"shardline.lost": "yes"})
+            span.end(None, **{"shardline.lost": "yes"})
         self._open.clear()
