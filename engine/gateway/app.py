@@ -156,7 +156,8 @@ def make_app(gateway: Gateway) -> FastAPI:
     app.add_api_route("/v1/models", gateway.list_models, methods=["GET"], response_model=None)
     app.add_api_route("/v1/models/{model}", gateway.show_model, methods=["GET"], response_model=None)
     app.add_api_route("/v1/embeddings", gateway.refuse_embeddings, methods=["POST"], response_model=None)
-    app.add_api_route("/healthz", gateway.health, methods=["GET"], response_model=None)
+    for path in ("/healthz", "/health"):  # the second is what tools for other servers look for
+        app.add_api_route(path, gateway.health, methods=["GET"], response_model=None)
     app.add_api_route("/live", gateway.events, methods=["GET"], response_model=None)
     for path in FILES:
         app.add_api_route(path, gateway.page, methods=["GET"], response_model=None)

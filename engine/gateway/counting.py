@@ -9,7 +9,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.monitoring.metrics import Metric, Sample
 
-ROUTES: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/embeddings", "/healthz"})
+ROUTES: Final = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/embeddings", "/healthz", "/health"}
+)
 GONE: Final = "499"  # as nginx says it: the client went away before there was an answer
 REQUESTS: Final = Metric("shardline_gateway_requests_total", "HTTP requests answered.", "counter")
 OPEN: Final = Metric("shardline_gateway_requests_open", "Requests being answered.", "gauge")

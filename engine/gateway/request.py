@@ -151,6 +151,8 @@ def _include_usage(body: Body, *, stream: bool) -> bool:
     for name, value in wanted.items():
         if name == "include_obfuscation" and value is False:  # there is none
             continue
+        if name == "continuous_usage_stats" and isinstance(value, bool):  # vLLM's; here sums come at the end
+            continue
         if name != "include_usage" or not isinstance(value, bool):
             raise invalid(f"stream_options.{name}", f"'stream_options.{name}' is not supported with this value")
     return bool(wanted.get("include_usage"))

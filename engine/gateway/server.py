@@ -98,6 +98,8 @@ class GatewayService:
             await self._models.first()
             sampling = tasks.create_task(self._live.run())
             serving = tasks.create_task(self._server.serve([self._opened]))
+            while not self._server.started and not serving.done():  # noqa: ASYNC110  nothing signals that it listens
+                await asyncio.sleep(0)
             host, port = self._opened.getsockname()[:2]
             self._announce(f"ready gateway at http://{f'[{host}]' if ':' in host else host}:{port}")
             stopping = tasks.create_task(stop.wait())

@@ -230,7 +230,7 @@ def test_health_turns_bad_by_silence_alone_and_good_again(monkeypatch: pytest.Mo
 
     async def test(served: Served) -> None:
         async with httpx.AsyncClient(base_url=served.url) as http:
-            assert (await http.get("/healthz")).status_code == 200
+            assert (await http.get("/healthz")).status_code == (await http.get("/health")).status_code == 200
             served.here.broker.intercept = lambda subject, data: []
             while (answer := await http.get("/healthz")).status_code == 200:
                 pass

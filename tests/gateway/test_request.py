@@ -25,6 +25,11 @@ def test_stop_may_be_a_text_a_list_or_nothing() -> None:
     assert chat(**read_body(b'{"stop": null}')).request.stop == chat(stop=[]).request.stop == ()
 
 
+def test_usage_in_every_chunk_may_be_asked_for_and_comes_at_the_end() -> None:
+    """E03. Load tools written for vLLM ask for it."""
+    assert chat(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True}).include_usage
+
+
 def test_content_may_come_in_parts_and_a_developer_is_the_system() -> None:
     """D08."""
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
