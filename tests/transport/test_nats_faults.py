@@ -338,6 +338,9 @@ def test_clients_that_lose_their_links_in_one_moment_do_not_come_back_in_one(run
         async with embedded_broker() as url, proxy_to(url) as proxy, AsyncExitStack() as stack:
             connecting = [connect(proxy.url, name=f"client-{number}") for number in range(20)]
             clients = [client_of(await stack.enter_async_context(one)) for one in connecting]
+            for client in clients:
+                for server in client._server_pool:  # pyright: ignore[reportPrivateUsage]
+                    server.last_attempt = None  # as if it were long ago: else the pauses between attempts spread them
             for link in list(proxy.links):
                 link.client.transport.abort()
             loop, back = asyncio.get_running_loop(), list[float]()
