@@ -72,9 +72,6 @@ def build(
     ratio: Annotated[float, typer.Option(help="int4: share of the layers in 4 bits, the others in 8.")] = 1.0,
     asym: Annotated[bool, typer.Option("--asym", help="int4: with zero points, closer and slower.")] = False,
     awq: Annotated[bool, typer.Option("--awq", help="int4: spare the weights that matter to some texts.")] = False,
-    scale_estimation: Annotated[
-        bool, typer.Option("--scale-estimation", help="int4: scales with the least error on these texts; slow.")
-    ] = False,
     no_quality: Annotated[
         bool, typer.Option("--no-quality", help="Do not measure what fewer bits cost; it takes about as long again.")
     ] = False,
@@ -102,7 +99,6 @@ def build(
             ratio=ratio,
             asymmetric=asym,
             awq=awq,
-            scale_estimation=scale_estimation,
         )
         limits = static_limits(static, context, slots, prefill_chunk, verify_tokens, sinks)
         _split(source, out, stages, layers, name, True, force, wanted, limits, sliced=not at_once, judge=not no_quality)

@@ -30,7 +30,6 @@ class WeightOptions:
     ratio: float = 1.0  # of the layers' weights in 4 bits, the others in 8
     asymmetric: bool = False  # with a zero point: closer, a little slower
     awq: bool = False  # scales between layers that spare the weights which matter to bundled texts
-    scale_estimation: bool = False  # scales with the least error on bundled texts
 
     def __post_init__(self) -> None:
         if not (self.group_size == -1 or self.group_size > 0):
@@ -41,7 +40,7 @@ class WeightOptions:
     @property
     def looks_at_data(self) -> bool:
         """Whether texts must pass through the model to choose its scales."""
-        return self.kind == "int4" and (self.awq or self.scale_estimation)
+        return self.kind == "int4" and self.awq
 
     def as_dict(self) -> dict[str, Any]:
         """For the manifest; what does not count is left out."""
@@ -91,7 +90,6 @@ def _compress(model: ov.Model, options: WeightOptions, leave: Sequence[str], dat
             ignored_scope=scope,
             dataset=nncf.Dataset(data) if data else None,
             awq=options.awq or None,
-            scale_estimation=options.scale_estimation or None,
             advanced_parameters=strict,
         )
     except nncf.InvalidGroupSizeError as error:

@@ -146,7 +146,7 @@ def _check_options(options: SplitOptions) -> None:
     if weights.kind == "int4" and weights.ratio < 1:
         raise CannotSliceError("--ratio chooses among all layers")
     if weights.looks_at_data:
-        raise CannotSliceError("--awq and --scale-estimation send texts through all layers")
+        raise CannotSliceError("--awq sends texts through all layers")
 
 
 def _with_tokenizer(folder: Path, work: Path) -> Path:

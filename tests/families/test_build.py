@@ -89,7 +89,7 @@ def test_weights_are_kept_in_what_was_asked_for(
     assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
 
-@pytest.mark.parametrize("way", [["--awq"], ["--scale-estimation"], ["--ratio", "0.5"]])
+@pytest.mark.parametrize("way", [["--awq"], ["--ratio", "0.5"]])
 def test_what_looks_at_all_layers_is_exported_at_once_and_says_so(way: list[str], folder: Path, tmp_path: Path) -> None:
     words = ["--stages", "2", "--weights", "int4", "--group-size", "32", *way]
     result = command("build", str(folder), "--out", str(tmp_path / "out"), *words)
