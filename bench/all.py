@@ -18,6 +18,7 @@ BENCHES: tuple[tuple[str, tuple[str, ...], tuple[str, ...] | None], ...] = (  # 
     ("longer", (), None),
     ("wan", (), ("--rounds", "1", "--tokens", "16", "--hops-ms", "0", "50")),
     ("users", (), ("--rounds", "1", "--tokens", "16", "--profiles", "fast")),
+    ("gateway", (), None),
     ("wire", (), ()),
     ("activations", (), ("--tokens", "32")),
     ("sampling", (), ()),
