@@ -16,7 +16,7 @@ from engine.contract.reading import read
 from engine.contract.response_format import ResponseFormat, read_response_format
 from engine.contract.sampling import SAMPLING_READERS, sampling_from
 from engine.contract.told import Told, read_told
-from engine.contract.tools import AUTO, Tool, ToolChoice, check_choice, read_tool_choice, read_tools
+from engine.contract.tools import AUTO, Tool, ToolChoice, check_use, read_tool_choice, read_tools
 from engine.contract.traces import read_traceparent
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
@@ -100,21 +100,10 @@ def prompt_from_fields(fields: Mapping[str, Any]) -> PromptRequest:
         raise PromptError(ErrorCode.INVALID_PROMPT, "exactly one of 'prompt' and 'messages' is needed")
     if values.get("response_format") is not None and values.get("ignore_eos"):
         raise PromptError(ErrorCode.INVALID_PROMPT, "'ignore_eos' cannot go with 'response_format'")
-    _check_tools(request := PromptRequest(**values))
+    request = PromptRequest(**values)
+    never = {name: values.get(name) not in (None, False) for name in ("prompt", "response_format", "ignore_eos")}
+    check_use(request.tools, request.tool_choice, beside=never)
     return request
-
-
-def _check_tools(request: PromptRequest) -> None:
-    check_choice(request.tools, request.tool_choice)
-    if not request.tools or request.tool_choice.kind == "none":
-        return
-    for name, there in {
-        "prompt": request.prompt is not None,
-        "response_format": request.response_format is not None,
-        "ignore_eos": request.ignore_eos,
-    }.items():
-        if there:
-            raise PromptError(ErrorCode.INVALID_PROMPT, f"{name!r} cannot go with 'tools'", field=name)
 
 
 def _wrong(name: str, expected: str) -> PromptError:

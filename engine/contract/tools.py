@@ -98,6 +98,16 @@ def read_tool_choice(name: str, value: Any) -> ToolChoice:
     return ToolChoice("function", _function(name, name, value)["name"])
 
 
+def check_use(tools: tuple[Tool, ...], choice: ToolChoice, *, beside: Mapping[str, bool]) -> None:
+    """Raise PromptError for a choice without its tool, and for a field `beside` them that cannot go with tools."""
+    check_choice(tools, choice)
+    if not tools or choice.kind == "none":
+        return
+    for name, there in beside.items():
+        if there:
+            raise PromptError(ErrorCode.INVALID_PROMPT, f"{name!r} cannot go with 'tools'", field=name)
+
+
 def check_choice(tools: tuple[Tool, ...], choice: ToolChoice) -> None:
     """Whether there is what the choice demands. Raises PromptError."""
     if choice.kind == "required" and not tools:

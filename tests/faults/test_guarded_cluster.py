@@ -122,7 +122,9 @@ async def ask(client: Client, prompt: str, begun: asyncio.Event | None = None) -
         except BrokerError:
             if told:
                 raise
-            await asyncio.sleep(0.1)  # as whoever asks again: without a pause nothing else would run, reconnecting neither
+            await asyncio.sleep(
+                0.1
+            )  # as whoever asks again: without a pause nothing else would run, reconnecting neither
 
 
 def test_of_three_brokers_one_may_be_killed_under_load(shards: Shards, tmp_path: Path) -> None:

@@ -143,9 +143,8 @@ def test_langchain_binds_tools_and_hands_back_results(url: str) -> None:
     must = chat.bind_tools([WEATHER], tool_choice="weather")
     answer: Any = must.invoke([question])
     assert [call["name"] for call in answer.tool_calls] == ["weather"] and answer.tool_calls[0]["args"]["city"]
-    whole: Any = AIMessageChunk(content="")
-    for chunk in must.stream([question]):
-        whole += chunk
+    first, *more = must.stream([question])
+    whole: Any = sum(more, first)  # type: ignore[reportArgumentType, reportCallIssue]
     assert [call["args"] for call in whole.tool_calls] == [call["args"] for call in answer.tool_calls]
     result = ToolMessage("It rains.", tool_call_id=answer.tool_calls[0]["id"])
     assert chat.bind_tools([WEATHER], tool_choice="none").invoke([question, answer, result]).content
